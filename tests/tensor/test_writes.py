@@ -88,6 +88,17 @@ def test_writes_to_what_is_partly_read_are_refused_as_torch_does(name: str, line
     assert torch.equal(x.full_tensor(), plain)
 
 
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("line", ["torch.cat([x[:1], x[:1] + 1j], out=x)", "torch.cat([x, x + 1j], out=x)", "torch.stack([x[0], x[1] * 1j], out=x[:2])"])  # fmt: skip
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_is_joined_is_told_to_be_of_a_wrong_dtype_before_it_is_told_to_share_memory(name: str, line: str) -> None:
+    for x in (torch.ones(4, 4), weft.shard(torch.ones(4, 4), MESH, named_mapping(LAYOUTS[name]))):
+        with pytest.raises(
+            TypeError, match=r"torch.cat\(\): input types can't be cast to the desired output type Float"
+        ):
+            eval(line, {"x": x, "torch": torch})
+
+
 def test_what_only_some_devices_have_has_the_memory_that_it_is_selected_of() -> None:
     for x in (torch.ones(6, 5, 1), weft.shard(torch.ones(6, 5, 1), MESH, weft.P("a", None, "b"))):
         with pytest.raises(RuntimeError, match=r"refer to a single memory location"):
@@ -202,10 +213,11 @@ def test_copies_of_what_was_turned_share_memory(name: str, line: str, is_first: 
     "line", ["x[1:]", "x[None, :, 1::2]", "x.view(16)", "x.view(2, 8)[:, 3:]", "x[2]", "x.diagonal()", "x.T[1:]"]
 )
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_copies_of_what_is_detached_share_memory_with_those_of_the_whole(name: str, line: str) -> None:
+@pytest.mark.parametrize("is_first", [True, False])
+def test_copies_of_what_is_detached_share_memory_with_those_of_the_whole(name: str, line: str, is_first: bool) -> None:
     plain, seen = torch.arange(16.0).reshape(4, 4), []
     for x in (plain, weft.shard(plain.clone(), MESH, named_mapping(LAYOUTS[name]))):
-        copies = copy.deepcopy([x, eval(line, {"x": x}).detach()])
+        copies = copy.deepcopy([x, eval(line, {"x": x}).detach()][:: 1 if is_first else -1])
         for each in copies:
             each.mul_(2)
         seen.append([(y.stride(), y.tolist()) for y in (*copies, x)])
@@ -657,4 +669,22 @@ def test_what_torch_counts_apart_shows(name: str, view: str) -> None:
         seen.append([each.tolist() for each in (x, *others, shown)])
         shown.fill_(5)
         seen[-1] += [each.tolist() for each in (x, *others, shown)]
+    assert seen[0] == seen[1]
+
+
+TOLD = (
+    ("x = weft.shard(torch.ones(2, 1, 1), MESH, weft.P(None, ('a', 'b')))", "v = x.ravel()", "x.add_(1)", "with torch.inference_mode(): v * 2"),
+    ("x = weft.shard(torch.ones(2, 4, 4).permute(1, 2, 0), MESH, weft.P('a', None, 'b'))", "v = torch.zeros_like(x)", "v.set_(x)", "v[3, ..., 1:2]"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("lines", TOLD)
+def test_what_is_read_again_is_told_alike_in_both_memories(lines: tuple[str, ...], memory: str) -> None:
+    seen = []
+    for is_separate in (True, False):
+        machine.use_separate_memory(is_separate)
+        with weft.comm_log() as log:
+            exec("\n".join(lines), {"torch": torch, "weft": weft, "MESH": MESH})
+            seen.append([(each.kind, each.axes, each.op, each.shape, each.total_bytes) for each in log])
+    machine.use_separate_memory(memory == "separate")
     assert seen[0] == seen[1]

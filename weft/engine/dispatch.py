@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from operator import is_
 
 import torch
@@ -40,7 +41,7 @@ from .strategy import unconsidered
 from .strides.restriding import as_op_gives
 from .total import note_write
 from .views.conjugation import keep_marks
-from .views.copy_views import note_unseen_write, refresh, shows_another, tell_writes, told_before, write_through
+from .views.copy_views import refresh, shows_another, tell_writes, told_before, write_through
 from .views.folded import folded_ops
 from .writes.counting import count_writes
 from .writes.settling import settle_totals
@@ -303,7 +304,8 @@ def _run(call: BoundCall, *, is_shared: bool) -> object:
     if is_shared and all(len(each) <= 1 for each in lists):
         refuse_wrong(call)
         if lists:
-            call.afterwards = note_unseen_write  # torch leaves it to kernels to count writes to lists
+            # Torch leaves it to kernels to count writes to lists.
+            call.afterwards = partial(count_writes, tuple(written_tensors(call)))
         return write_whole(call)
     positions = _resolved_first(call) if kind.is_pure else ()
     if positions:

@@ -116,6 +116,8 @@ def _index_put(call: BoundCall) -> object:
         _check_shape(x, mask, first)
         beside = aten.reshape.default(mask, [*mask.shape, *[1] * (x.dim() - first - mask.dim())])
         filled = aten.masked_fill_.Tensor if call.func is aten.index_put_.default else aten.masked_fill.Tensor
+        if not (torch.can_cast(values.dtype, x.dtype) or values.is_meta or is_traced()):
+            torch.zeros((), dtype=x.dtype).fill_(values.item())  # which refuses a number that the dtype does not have
         value = aten.reshape.default(aten._to_copy.default(values, dtype=x.dtype), [])
         result = filled(x, parted(x, beside), value)
         return result if filled is aten.masked_fill_.Tensor else as_op_gives(call, result, whole=True)

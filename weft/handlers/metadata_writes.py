@@ -47,11 +47,13 @@ def _view_in_place(call: BoundCall) -> object:
     whole = _root_of(x) if call.func is aten.as_strided_.default else None
     is_cut = call.func is aten.as_strided_.default and not x._is_view()
     before = _counted_together(x) if is_cut and whole is None else as_it_is(x)
+    before._value.counted_beside = beside = x._value.counted_beside
     if whole is not None:
         offset = x.storage_offset() if call.arg("storage_offset") is None else call.integer("storage_offset")
         become(x, aten.as_strided.default(whole, call.integers("size"), call.integers("stride"), offset))
     else:
         become(x, _VIEWED[call.func](before, *call.args[1:], **call.kwargs))
+    x._value.counted_beside = beside  # it is still in that memory
     if is_cut or (may_be_copied and whole is None):
         # Torch counts writes to it from now on for itself, and earlier views show what it was.
         if x._value.shown is None:
@@ -101,6 +103,9 @@ def _set(call: BoundCall) -> object:
         kinds = " to ".join("a sharded tensor" if isinstance(t, ShardedTensor) else "a plain one" for t in (source, x))
         raise TypeError(f"set_ cannot give the memory of {kinds}: use x.copy_(source), or weft.shard the source first")
     if source is not x:
+        if source.is_inference() and not x.is_inference():
+            with torch.inference_mode(False):  # what is given memory of such a tensor stays one that counts its writes
+                source = torch.ops.aten.detach.default(source)
         source = aten._conj.default(source) if source.is_conj() else source  # it is the memory that is given
         share(x, as_sharded(aten._neg_view.default(source) if source.is_neg() else source))
     return x

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from ..engine.memory import memory_of
 from ..engine.sharded import OWN_STATE, ShardedTensor, as_sharded, wrap
-from ..engine.views.copy_views import count_beside, current
+from ..engine.views.copy_views import count_beside, current, remember, remember_apart, remember_told
 from ..engine.writes.overlapping import shown_memory
 from ..engine.writes.resizing import root_of
 from ..runtime.holding import Pieces
+from ..runtime.on_paper import aside
 from ..runtime.strides import dense_strides, is_dense, reach_of
 
 __all__ = ["deep_copy", "shallow_copy"]
@@ -24,24 +26,51 @@ class _Copied:
 
     tensor: ShardedTensor
     offset: int
-    pieces: tuple[tuple[int, int], ...]
+    places: tuple[tuple[int, int], ...]
+    pieces: Pieces
 
     @classmethod
     def of(cls, x: ShardedTensor, copied: ShardedTensor) -> _Copied:
-        return cls(copied, int(x.storage_offset()), tuple(map(_place, x._value.pieces)))
+        return cls(copied, int(x.storage_offset()), tuple(map(_place, x._value.pieces)), copied._value.pieces)
 
-    def parts(self, pieces: Pieces) -> Pieces | None:
-        """What lies in the copy where pieces lie in what was copied, if it is all there, piece by piece."""
-        copied, found = self.tensor._value.pieces, []
-        if len(copied) != len(pieces):
+    @classmethod
+    def with_memory(cls, x: ShardedTensor) -> _Copied:
+        """A copy of a tensor with all the memory that it is a part of."""
+        storages = [piece.untyped_storage() for piece in current(x)]
+        flat = {each._cdata: torch.empty(0, dtype=x.dtype, device=each.device).set_(each).clone() for each in storages}
+        places, pieces = tuple((each._cdata, 0) for each in storages), tuple(flat[each._cdata] for each in storages)
+        offset = int(x.storage_offset())
+        there = _parts(pieces, places, current(x))
+        assert there is not None
+        copied = wrap(there, x._layout, x.shape, dtype=x.dtype, strides=x.stride(), offset=offset)
+        return cls(copied, offset, places, pieces)
+
+    def part(self, x: ShardedTensor) -> ShardedTensor | None:
+        """What lies in the copy where a tensor lies in what was copied, if it is all there, piece by piece."""
+        pieces = None if x.dtype is not self.tensor.dtype else _parts(self.pieces, self.places, current(x))
+        if pieces is None:
             return None
-        for copy_of, (memory, begins), own in zip(copied, self.pieces, pieces, strict=True):
-            start = own.storage_offset() - begins
-            is_there = start >= 0 and start + reach_of(own.shape, own.stride()) <= copy_of.numel()
-            if _place(own)[0] != memory or not is_there or not is_dense(tuple(copy_of.shape), copy_of.stride()):
-                return None
-            found.append(copy_of.as_strided(own.shape, own.stride(), copy_of.storage_offset() + start))
-        return tuple(found)
+        offset = int(x.storage_offset()) - self.offset + int(self.tensor.storage_offset())
+        part = wrap(pieces, x._layout, x.shape, dtype=x.dtype, strides=x.stride(), offset=offset)
+        count_beside(part, self.tensor)
+        return part
+
+
+def _parts(copied: Pieces, places: Sequence[tuple[int, int]], pieces: Pieces) -> Pieces | None:
+    """What lies in a copy where pieces lie in what was copied, if it is all there."""
+    found = []
+    if len(copied) != len(pieces):
+        return None
+    for copy_of, (memory, begins), own in zip(copied, places, pieces, strict=True):
+        if not own.numel():
+            found.append(own.clone())
+            continue
+        start = own.storage_offset() - begins
+        is_there = start >= 0 and start + reach_of(own.shape, own.stride()) <= copy_of.numel()
+        if _place(own)[0] != memory or not is_there or not is_dense(tuple(copy_of.shape), copy_of.stride()):
+            return None
+        found.append(copy_of.as_strided(own.shape, own.stride(), copy_of.storage_offset() + start))
+    return tuple(found)
 
 
 def _place(piece: torch.Tensor) -> tuple[int, int]:
@@ -90,8 +119,8 @@ def _copied_together(x: ShardedTensor, memo: dict[int, object]) -> ShardedTensor
     with torch.no_grad():
         copied = None
         if isinstance(base, ShardedTensor):
-            if base.is_leaf and _has_memory_of(x, base) and not _is_cut(x, base):
-                copied = _if_lying(x, x._view_func_unsafe(copy.deepcopy(base, memo)))
+            if base.is_leaf and _has_memory_of(x, base):
+                copied = _viewed_of(base, x, memo)
         elif shown is not None and shown.read is None and shown.base.tensor.is_leaf:  # as `y.data` does
             copied = (
                 None if _is_copied_alone(shown.base.tensor) else _if_lying(x, copy.deepcopy(shown.base.tensor, memo))
@@ -102,33 +131,70 @@ def _copied_together(x: ShardedTensor, memo: dict[int, object]) -> ShardedTensor
 def _if_lying(x: ShardedTensor, copied: torch.Tensor) -> ShardedTensor | None:
     """What has been copied, alone, if it lies as the tensor does."""
     lies_alike = isinstance(copied, ShardedTensor) and _lying(copied) == _lying(x)
-    return as_sharded(copied.detach()) if lies_alike else None
+    return as_sharded(copied.data) if lies_alike else None
 
 
 def _part_of_copied(x: ShardedTensor, memo: dict[int, object]) -> ShardedTensor | None:
     """The part of memory that has been copied, or is copied for it, where a tensor lies in its own, if it is all there."""
-    memory, root = shown_memory(x), root_of(x)
-    if root is not None and memory not in memo and shown_memory(root) == memory and not _is_copied_alone(root):
-        memo[memory] = _Copied.of(root, _copied_by_itself(root))  # all of what it is a part of
+    memory = shown_memory(x)
     known = memo.get(memory)
+    if known is None:
+        known = _whole_memory(x)
     if not isinstance(known, _Copied):
         return None
+    memo[memory] = known
     copied, start = known.tensor, int(x.storage_offset()) - known.offset
     if copied.dtype is not x.dtype:
         return None
     if start == 0 and _lying(copied) == _lying(x):
-        return as_sharded(copied.detach())
-    pieces = known.parts(current(x)) if x._value.shown is None else None
-    if pieces is not None:
-        part = wrap(
-            pieces, x._layout, x.shape, dtype=x.dtype, strides=x.stride(), offset=start + int(copied.storage_offset())
-        )
-        count_beside(part, copied)
-        return part
+        return as_sharded(copied.data)
+    again = _viewed_again(x, known)
+    if again is not None:
+        return again
     is_there = start >= 0 and start + reach_of(x.shape, x.stride()) <= copied.numel()
     if not is_there or not is_dense(tuple(copied.shape), copied.stride()):
         return None
     return _if_lying(x, torch.as_strided(copied, x.shape, x.stride(), start + int(copied.storage_offset())))
+
+
+def _viewed_of(base: ShardedTensor, x: ShardedTensor, memo: dict[int, object]) -> ShardedTensor | None:
+    """The copy of a view, as one of the copy of what it is a view of."""
+    whole = copy.deepcopy(base, memo)
+    known = memo.get(shown_memory(base))
+    again = _viewed_again(x, known) if isinstance(known, _Copied) else None
+    if again is not None or _is_cut(x, base):
+        return again
+    return _if_lying(x, x._view_func_unsafe(whole))
+
+
+def _viewed_again(x: ShardedTensor, known: _Copied) -> ShardedTensor | None:
+    """What lies in the copy as a tensor does in what was copied; of a view that is a copy, a copy that shows that."""
+    part, shown = known.part(x), x._value.shown
+    base = None if shown is None else _viewed_again(shown.base.tensor, known)
+    if shown is None or base is None:
+        return part
+    if shown.read is not None and shown.write is not None:
+        again = remember(_copied_by_itself(x), base, shown.read, shown.write, told=shown.told)
+    elif part is not None and shown.told is not None:
+        again = remember_told(part, base, shown.told)
+    else:
+        alias = _Copied.of(shown.base.tensor, base).part(x) if part is None else part
+        return alias if alias is None or base._value.shown is None else remember_apart(alias, base)
+    if again._value.shown is not None:
+        again._value.shown.is_apart = True
+    return again
+
+
+def _whole_memory(x: ShardedTensor) -> _Copied | None:
+    """A copy of all that has the memory which a tensor is a part of, as far as it is known."""
+    root = root_of(x)
+    if root is None or shown_memory(root) != shown_memory(x):
+        root = x
+    if _is_copied_alone(root):
+        return None
+    if any(not each.is_meta and each.nbytes != each.untyped_storage().nbytes() for each in current(root)):
+        return _Copied.with_memory(root)
+    return None if root is x else _Copied.of(root, _copied_by_itself(root))
 
 
 def _has_memory_of(view: ShardedTensor, base: ShardedTensor) -> bool:
@@ -139,14 +205,18 @@ def _has_memory_of(view: ShardedTensor, base: ShardedTensor) -> bool:
 
 def _is_cut(view: ShardedTensor, base: ShardedTensor) -> bool:
     """Whether a view, or what it is a view of, was given another shape where it lies: torch does not know how to view that again."""
-    shown = base._value.shown
-    if shown is not None and _lying(shown.base.tensor) != _lying(base):
-        return True
-    while view is not base and (shown := view._value.shown) is not None:
-        if shown.is_apart:
+    with aside():
+        start = int(base.storage_offset())
+        memory = torch.empty(start + reach_of(base.shape, base.stride()), dtype=base.dtype, device="meta")
+        try:
+            again = view._view_func_unsafe(memory.as_strided(base.shape, base.stride(), start))
+        except (RuntimeError, IndexError):  # no tensor of that shape can be viewed so
             return True
-        view = shown.base.tensor
-    return False
+    return _place_of(again) != _place_of(view)
+
+
+def _place_of(x: torch.Tensor) -> tuple[object, ...]:
+    return tuple(x.shape), x.stride(), int(x.storage_offset()), x.dtype
 
 
 def _is_copied_alone(x: torch.Tensor) -> bool:

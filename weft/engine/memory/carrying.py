@@ -61,7 +61,12 @@ def gathered(
 
 
 def _turned(pieces: Pieces, order: Sequence[int]) -> Pieces:
-    return tuple(piece.permute(*order) for piece in pieces)
+    # Torch holds what it knows views of, and who asks whether somebody else has the memory would be told so.
+    with torch._C._ExcludeDispatchKeyGuard(_VIEWS):
+        return tuple(piece.permute(*order) for piece in pieces)
+
+
+_VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 
 
 def _back(order: Sequence[int]) -> list[int]:

@@ -16,6 +16,7 @@ from ...sharding.mesh import DeviceMesh
 from ...sharding.placements import ReduceOp
 from ..op_kind import expects_contiguous, for_each_result, kind_of, written_argument
 from ..sharded import ShardedTensor, wrap
+from ..writes.copying import copy_once
 from .schedule import OpSchedule, Place, of_rank
 
 __all__ = ["run_everywhere", "run_replicated", "run_whole"]
@@ -143,13 +144,15 @@ def run_replicated(call: BoundCall, laid: Sequence[ShardedTensor], mesh: DeviceM
 def _lying_as(x: torch.Tensor, laid: ShardedTensor) -> Pieces:
     """The replicas of a tensor, with its strides where few elements lie otherwise: kernels go by them, also by those of dims of size 1."""
     shape, strides, pieces = tuple(x.shape), x.stride(), laid._value.pieces
-    if not 0 < reach_of(shape, strides) <= FEW or 0 in strides or has_windows(shape, strides):
+    if not 0 < reach_of(shape, strides) <= FEW or has_windows(shape, strides):
         return pieces
     return tuple([t if t.stride() == strides else _copied(t, strides) for t in pieces])
 
 
 def _copied(piece: torch.Tensor, strides: Strides) -> torch.Tensor:
-    return torch.empty_strided(piece.shape, strides, dtype=piece.dtype, device=piece.device).copy_(piece)
+    laid = torch.empty_strided(piece.shape, strides, dtype=piece.dtype, device=piece.device)
+    copy_once(laid, piece)
+    return laid
 
 
 def _check_dense(call: BoundCall, value: torch.Tensor) -> None:

@@ -93,6 +93,16 @@ def _as_suggested(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None
     return tuple(make_channels_last_strides_for(spec.shape))
 
 
+def _of_joined(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
+    """Channels last where all tensors are, as they lie before they are of one dtype, which torch's account says of what they are then."""
+    if len({x.dtype for x in tensors}) == 1:
+        return None
+    formats = {suggest_memory_format(x) for x in tensors if x.shape != (0,)}
+    if len(formats) != 1 or torch.contiguous_format in formats:
+        return row_major(spec.shape)
+    return tuple(make_channels_last_strides_for(spec.shape))
+
+
 def _of_batch_norm(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
     """Channels last also where dims of size 1 leave it open, unless the input lies row by row as well."""
     x, *others = tensors
@@ -200,6 +210,7 @@ _LAID: dict[Op, Laid] = {
     **dict.fromkeys(
         (
             aten.pixel_shuffle.default,
+            aten.pixel_unshuffle.default,
             aten.channel_shuffle.default,
             aten.max_unpool2d.default,
             aten.reflection_pad2d.default,
@@ -225,6 +236,7 @@ _LAID: dict[Op, Laid] = {
         (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.binary_cross_entropy.default), _as_first
     ),
     **dict.fromkeys((aten.select_scatter.default, aten.slice_scatter.default), _as_first_expanded),
+    aten.cat.default: _of_joined,
     aten.convolution.default: _of_convolution,
     aten.convolution_backward.default: _of_convolution_gradients,
     **dict.fromkeys((aten._linalg_svd.default, aten.linalg_eig.default), _of_matrices),

@@ -217,6 +217,8 @@ def _results_of_one_element(call: BoundCall, on_host: bool) -> tuple[Spec | None
     writes = func._schema.is_mutable
     if known != [tuple(x.shape) for x in tensors] or (writes and shape != tuple(tensors[0].shape)):
         return None  # shapes that do not broadcast, which torch says better
+    if on_host and 0 in shape and _are_few(tensors):
+        return _given_by_kernels_of_nothing(call)
     try:
         found = _specs(call.on([torch.ones((1,) * x.ndim, dtype=x.dtype, device="cpu") for x in tensors]))
     except RuntimeError:  # a dtype that no kernel of the host takes, or a mistake
@@ -225,6 +227,20 @@ def _results_of_one_element(call: BoundCall, on_host: bool) -> tuple[Spec | None
         return None
     strides = elementwise_strides(_as_converted(tensors, found), numbers=_has_numbers(call))
     return tuple(None if spec is None else Spec(shape, spec.dtype, strides) for spec in found)
+
+
+def _are_few(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether tensors have few elements, and sizes that a compiler has settled."""
+    settled = all(type(size) is int for x in tensors for size in (*x.shape, *x.stride()))
+    return settled and sum(x.numel() for x in tensors) <= FEW
+
+
+def _given_by_kernels_of_nothing(call: BoundCall) -> tuple[Spec | None, ...] | None:
+    """What kernels give that have nothing to compute: how that lies hangs on what else they are given, numbers too."""
+    try:
+        return _specs(call.on([torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).zero_() for x in call.tensors]))
+    except RuntimeError:
+        return None
 
 
 def _as_converted(tensors: Sequence[torch.Tensor], results: Sequence[Spec | None]) -> Sequence[torch.Tensor]:
@@ -256,7 +272,9 @@ def _product(call: BoundCall, on_host: bool) -> tuple[Spec | None, ...] | None:
     if (*left[:-2], left[-1]) != right[:-1] or any(not _spreads_to(x, shape) for x in added):
         return None
     try:
-        (found,) = _specs(call.on([torch.ones((1,) * x.ndim, dtype=x.dtype, device="cpu") for x in call.tensors]))
+        # Of nothing, kernels take dtypes that they refuse otherwise.
+        few = [torch.ones([min(size, 1) for size in x.shape], dtype=x.dtype, device="cpu") for x in call.tensors]
+        (found,) = _specs(call.on(few))
     except RuntimeError:  # a dtype that no kernel of the host takes, or a mistake
         if on_host:
             raise

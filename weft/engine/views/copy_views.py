@@ -242,9 +242,13 @@ def _stamp(x: ShardedTensor) -> int:
 def _written_beside(x: ShardedTensor) -> int:
     """A number that changes when others are written to that were given the memory of a tensor."""
     root = _root(x)
-    found = [ref() for ref in root._value.counted_beside or ()]
-    # One that is gone leaves a gap that few writes to the tensor do not fill.
-    return sum((y._version + 1) << 8 for y in found if y is not None and y is not root and not y.is_inference())
+    if root._value.counted_beside is None:
+        return 0
+    found = [(ref, ref()) for ref in root._value.counted_beside]
+    # No sum: one that is gone would make room for a write to another.
+    return hash(
+        tuple((id(ref), y._version) for ref, y in found if y is not None and y is not root and not y.is_inference())
+    )
 
 
 def refresh(tensors: Iterable[torch.Tensor]) -> None:
@@ -289,7 +293,8 @@ def _refresh(x: ShardedTensor, shown: Shown) -> None:
             pass  # its elements are read of the base when something needs them
         elif shown.read is not None:
             own_pieces(x)
-            with _untold() if _is_told.get() else nullcontext(), _inside():
+            # What is composite, torch takes apart in inference mode alone: elsewhere another op is told of.
+            with _untold() if _is_told.get() else nullcontext(), torch.inference_mode(base.is_inference()), _inside():
                 read = shown.read(base)._value.pieces
             for piece, now in zip(x._value.pieces, read, strict=True):
                 # What was made in inference mode is written to in it alone.

@@ -226,7 +226,7 @@ def _overlap(x: torch.Tensor, y: torch.Tensor, is_apart: bool, lying: Lying | No
     start, other = int(x.storage_offset()) * x.itemsize, int(y.storage_offset()) * y.itemsize
     stop, other_stop = start + math.prod(size) * x.itemsize, other + y.numel() * y.itemsize
     if (start, stop) == (other, other_stop):
-        if lying is None:
+        if lying is None or lying[0] == x.shape:
             return is_apart or strides != y.stride()
         return is_apart or _long_dims(size, strides) != _long_dims(y.shape, y.stride())  # new ones of size 1 may be any
     return start < other_stop and other < stop

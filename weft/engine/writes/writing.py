@@ -40,6 +40,8 @@ _AS_OUT = {
     aten.sum.dim_IntList, aten.nansum.default, aten.prod.default, aten.prod.dim_int, aten.cumsum.default, aten.cumprod.default,
 }  # fmt: skip
 """Ops that compute in the dtype of `out`, where none is given."""
+_CAST_FIRST = {aten.cat.out, aten.stack.out}
+"""Ops that look at dtypes before they look at what they share."""
 _PRODUCTS = {aten.mm.out, aten.mv.out, aten.bmm.out}
 """Ops to which `matmul(out=)` gives a view of its `out`, which it then copies to that."""
 _BY_ROWS = frozenset(ops_named("_fft_c2c.out _fft_r2c.out _fft_c2r.out cholesky.out stack.out"))
@@ -88,8 +90,9 @@ def store(x: ShardedTensor, value: torch.Tensor, op: str, *, non_blocking: bool 
 def write_out(call: BoundCall) -> object:
     """An op with `out=`: the same op without it, whose results are written to the outs."""
     func, args, kwargs = call.func, call.args, call.kwargs
-    outs = kind_of(func).outs
-    functional = _functional(func)
+    outs, functional = kind_of(func).outs, _functional(func)
+    if func in _CAST_FIRST and functional is not None and len({x.dtype for x in call.tensors}) > 1:
+        check_cast(call, functional)
     _refuse_read(call, functional)
     if functional is None:
         return write_whole(call)

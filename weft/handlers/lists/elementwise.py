@@ -15,7 +15,7 @@ from ...engine.sharded import ShardedTensor
 from ...engine.strides.whole_results import whole_results
 from ...engine.views.copy_views import is_copy, note_unseen_write, told_before
 from ...engine.writes.counting import count_writes
-from ...engine.writes.overlapping import named_alike, refuse_overlaps
+from ...engine.writes.overlapping import named_alike, refuse_overlaps, shown_memory
 from ...rules.call import BoundCall
 from ...runtime.memory.lazy_copy import may_overlap, part
 from .entries import ListEntry, entry_of
@@ -119,13 +119,19 @@ def _is_read_elsewhere(columns: dict[int, list[torch.Tensor]], written: Collecti
         for x, home in zip(column, next(iter(homes.values()), ()), strict=False)
         if j not in written and isinstance(x, ShardedTensor) and (is_copy(x) or layout_of(home) is not x._layout)
     ]
-    # By names, not by memory: a process that has none of it decides as the others do.
-    changing = {id(_root(x)) for column in homes.values() for x in column}
-    return any(id(_root(x)) in changing for x in moved)
+    # By names too, not by memory alone: a process that has none of it decides as the others do.
+    changing = {name for column in homes.values() for x in column for name in _names(x)} if moved else set()
+    return any(not changing.isdisjoint(_names(x)) for x in moved)
 
 
-def _root(x: torch.Tensor) -> torch.Tensor | None:
-    return x._base if x._is_view() else x
+def _names(x: torch.Tensor) -> set[int]:
+    """What tells whether tensors may share memory: that, what they are views of in the end, and what else was given it."""
+    root = x._base if x._is_view() else x
+    while isinstance(root, ShardedTensor) and (shown := root._value.shown) is not None:
+        root = shown.base.tensor
+    beside = root._value.counted_beside if isinstance(root, ShardedTensor) else None
+    memory = {shown_memory(x)} if isinstance(x, ShardedTensor) else set()
+    return {id(root), *(id(ref()) for ref in beside or ())} | memory
 
 
 def _one_by_one(call: BoundCall, places: int) -> None:

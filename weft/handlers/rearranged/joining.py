@@ -13,6 +13,7 @@ from ...engine.handlers import handler
 from ...engine.moves.rearranging import alike, rearranged
 from ...engine.running.repeating import repeat_by_rule
 from ...engine.sharded import ShardedTensor
+from ...engine.strides.restriding import as_op_gives
 from ...planning.rearrangement import Part, Run
 from ...rules.call import BoundCall
 
@@ -35,10 +36,11 @@ def _cat(call: BoundCall) -> object:
         )
         result = run_by_rule(of_rule)
         call.repeat = repeat_by_rule(call, result) if of_rule is call else None
-        return result
+        return result if of_rule is call else as_op_gives(call, result, whole=True)
     if any(x.dim() != joined[0].dim() for x in joined):
         raise RuntimeError(f"Tensors must have same number of dimensions: got {[x.dim() for x in joined]}")
-    return _joined(joined, dim, str(call))
+    result = _joined(joined, dim, str(call))
+    return result if len({x.dtype for x in tensors}) == 1 else as_op_gives(call, result, whole=True)
 
 
 def _joined(tensors: list[torch.Tensor], dim: int, op: str) -> ShardedTensor:

@@ -88,9 +88,8 @@ def _restrided(y: ShardedTensor, stride: Sizes) -> ShardedTensor:
     if y.stride() == stride:
         return y
     value = y._value
-    whole = None if value.is_put_off else held_whole(y)
-    if whole is not None:
-        value.pieces = (whole.as_strided(whole.shape, stride, whole.storage_offset()),)
+    if value.is_made and not memory_of(y._layout).pieces_are_shards:
+        value.pieces = tuple(each.as_strided(each.shape, stride, each.storage_offset()) for each in value.pieces)
     form = form_of(y._layout, y.shape, stride, y.dtype, y.device, y._form.is_special)
     return made(form, value, int(y.storage_offset()), y._asked)
 

@@ -183,19 +183,17 @@ def _view_as_complex(call: BoundCall) -> Factors:
 
 
 def _local_view_as_complex(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
-    return _of_elements(call, inputs, outputs, call.tensor("self").dtype.to_complex())
+    return _of_elements(call, outputs, call.tensor("self").dtype.to_complex())
 
 
 def _local_view_dtype(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region]) -> object:
-    return _of_elements(call, inputs, outputs, call.dtype())
+    return _of_elements(call, outputs, call.dtype())
 
 
-def _of_elements(
-    call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region], dtype: torch.dtype | None
-) -> object:
-    """Torch asks of no numbers how they lie, and not of one: a device that has nothing of one is not to ask."""
+def _of_elements(call: BoundCall, outputs: Sequence[Region], dtype: torch.dtype | None) -> object:
+    """Torch asks how one number lies, and how none do: a device that has none is not to ask, as it knows no strides of the whole."""
     x = call.tensor("self")
-    if x.numel() or 0 in inputs[0].whole:
+    if x.numel():
         return call.on([x])
     return x.new_empty(outputs[0].shape, dtype=dtype)
 

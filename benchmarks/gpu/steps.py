@@ -3,8 +3,8 @@
     python benchmarks/gpu/steps.py [--tiny] [--no-compile | --whole]
 
 Two models of transformer blocks, bf16 autocast, AdamW; dp=2 × tp=4; in one memory and with memories apart. All ways take
-turns, medians. Compiled models are compiled block by block, once for all blocks; with `--whole` as one program, which is all that is
-timed then. Beside the whole step, forward and backward and the optimizer are timed alone. `local x 8` is what memories
+turns, medians; ratios are medians of those within a turn. Compiled models are compiled block by block, once for all blocks; with
+`--whole` as one program, which is all that is timed then. Beside the whole step, forward and backward and the optimizer are timed alone. `local x 8` is what memories
 apart cannot beat: eight plain models of the size that each device holds, one after the other. `device ms` is what the kernels
 and copies of one call take on the GPU, as torch's profiler counts them; where devices compute at once, as in captured steps with
 memories apart, each takes longer than alone.
@@ -47,7 +47,8 @@ WHERE = "cuda" if ON_GPU else "cpu"
 WHOLE = "--whole" in sys.argv
 COMPILES_UNTIL = 400 if WHOLE else 150
 """Seconds after which nothing more is compiled."""
-ROUNDS = 41 if WHOLE else 7
+ROUNDS, SECONDS = (61, 0.12) if WHOLE else (7, 0.12)
+"""How many turns each way has, and about how long one takes. In shorter ones the first launch is waited for, as in no training."""
 BEGUN = time.perf_counter()
 torch._dynamo.config.recompile_limit = 64
 
@@ -163,7 +164,7 @@ class Contest:
             return
         self.ways[name] = way
 
-    def run(self, seconds: float = 0.12) -> None:
+    def run(self) -> None:
         """All ways in turns; each turn is as many calls as fit into some time, once the first has said how long one takes."""
         times = dict.fromkeys(self.ways, 2)
         for turn in range(ROUNDS + 1):
@@ -176,7 +177,7 @@ class Contest:
                 synchronize()
                 end = time.perf_counter()
                 if turn == 0:
-                    times[name] = max(2, min(50, int(seconds / max(1e-6, (end - begin) / times[name]))))
+                    times[name] = max(1, min(50, int(SECONDS / max(1e-6, (end - begin) / times[name]))))
                 else:
                     self.taken.setdefault(name, []).append((end - begin) / times[name] * 1e3)
                     self.host.setdefault(name, []).append((left - begin) / times[name] * 1e3)
@@ -186,6 +187,11 @@ class Contest:
     def medians(self) -> dict[str, float]:
         """Milliseconds for one call."""
         return {name: statistics.median(values) for name, values in self.taken.items()}
+
+    def against(self, name: str, reference: str) -> float:
+        """How many times as long as a reference a way took: the median of all turns, each against the reference's of that turn."""
+        pairs = zip(self.taken[name], self.taken[reference], strict=True)
+        return statistics.median(ours / its for ours, its in pairs)
 
 
 def phases(model: nn.Module, x: torch.Tensor) -> dict[str, Way]:
@@ -353,7 +359,7 @@ def rows_of(size: Size, memory: str, contests: dict[str, Contest]) -> list[tuple
         medians = contest.medians()
         for name, took in medians.items():
             reference = "local x 8" if memory == "apart" and name == "weft eager" else REFERENCES.get(name, "")
-            ratio = f"{took / medians[reference]:.2f} x {reference}" if reference in medians else ""
+            ratio = f"{contest.against(name, reference):.2f} x {reference}" if reference in medians else ""
             spread = f"{min(contest.taken[name]):.2f} - {max(contest.taken[name]):.2f}"
             host = f"{statistics.median(contest.host[name]):.2f}"
             if memory == "apart" and name == "weft captured" and name in contest.device:

@@ -103,6 +103,28 @@ def test_a_pretrained_model_goes_and_comes_back(most: int, spec: P, tmp_path: Pa
     assert from_pretrained(Model, tmp_path, MESH, {}, dtype=torch.float32).body.bias.dtype == torch.float32
 
 
+@pytest.mark.parametrize(
+    ("dtype", "precise"),
+    [(torch.float16, {"body", "embed"}), (torch.bfloat16, {"embed"}), (torch.float32, {"body", "embed"})],
+)
+def test_modules_that_a_model_names_for_it_stay_in_float32(
+    dtype: torch.dtype, precise: set[str], tmp_path: Path
+) -> None:
+    class Named(Model):
+        _keep_in_fp32_modules = ("body",)
+        _keep_in_fp32_modules_strict = ("embed", "bod")  # parts of names are no names
+
+    source = Named(Config()).double()
+    save_pretrained(source, tmp_path)
+    model = from_pretrained(Named, tmp_path, MESH, {"*.weight": P("dp")}, dtype=dtype)
+    assert model.head.weight is model.embed.weight
+    for name, x in model.named_parameters():
+        kept = torch.float32 if name.partition(".")[0] in precise else dtype
+        torch.testing.assert_close(
+            x.detach().full_tensor(), source.get_parameter(name).detach().to(kept), rtol=0, atol=0
+        )
+
+
 class Rotary(torch.nn.Module):
     """A module with buffers of dtypes of their own that are in no file."""
 

@@ -851,6 +851,8 @@ def refusals_of_elements_that_some_hold(devices: Sequence[Device]) -> Iterator[Y
         "remainder of nothing": lambda: few.long() % 0,
         "places in nothing": lambda: torch.take_along_dim(few.float()[:, :0], few.long(), 1),
     }
+    if few.device.type != "cpu":  # whose kernels find it out later, and end all of the process's work there
+        del calls["places in nothing"]
     for name, call in calls.items():
         try:
             call()
@@ -938,7 +940,8 @@ def added_to_what_some_devices_have(devices: Sequence[Device]) -> Iterator[Yield
     given = [weft.shard(x, mesh, spec) for x, spec in zip((stack, first, second, bias), specs, strict=True)]
     for k in range(4):
         made = torch.addmm(given[3], given[0][k] @ given[1], given[2])
-        assert torch.equal(made.full_tensor(), torch.addmm(bias, stack[k] @ first, second))
+        whole = made.full_tensor()
+        torch.testing.assert_close(whole.cpu(), torch.addmm(bias, stack[k] @ first, second), rtol=0, atol=1e-5)
         yield f"of {k}", made
 
 
@@ -947,6 +950,20 @@ def refusals(devices: Sequence[Device]) -> Iterator[Yielded]:
     """What torch refuses, every process refuses in the same words, and goes on."""
     mesh = line_of(devices)
     x = weft.shard(numbers(6, 5), mesh, P("a", None))
+    if x.device.type == "cpu":  # GPUs find out later, and end all of the process's work there
+        yield from _out_of_range(x, mesh)
+    yield "a mask", _refused(lambda: x[weft.shard(torch.ones(7, dtype=torch.bool), mesh, P("a"))])
+    yield "afterwards", x
+    nothing = weft.shard(torch.zeros(0, 3), mesh, P("a", None))
+    yield (
+        "of nothing",
+        [str(nothing.median().tolist()), str(nothing.logsumexp(0).tolist()), str(nothing.mean(0).tolist())],
+    )
+    yield "the largest of nothing", _refused(lambda: nothing.amax(0))
+
+
+def _out_of_range(x: weft.Tensor, mesh: DeviceMesh) -> Iterator[Yielded]:
+    """Places, classes and targets that there are not."""
     for kind, index in {
         "plain": torch.tensor([0, 9]),
         "replicated": weft.shard(torch.tensor([0, 9]), mesh, P()),
@@ -961,7 +978,6 @@ def refusals(devices: Sequence[Device]) -> Iterator[Yielded]:
         }
         for name, call in calls.items():
             yield f"{kind} {name}", _refused(call)
-    yield "a mask", _refused(lambda: x[weft.shard(torch.ones(7, dtype=torch.bool), mesh, P("a"))])
     yield "classes", _refused(lambda: torch.nn.functional.one_hot(weft.shard(torch.tensor([0, 9]), mesh, P()), 3))
     # The processes ask each other how many there are.
     yield "classes below 0", _refused(lambda: torch.nn.functional.one_hot(weft.shard(torch.tensor([-1]), mesh, P("a"))))
@@ -971,13 +987,6 @@ def refusals(devices: Sequence[Device]) -> Iterator[Yielded]:
             yield f"{kind} targets {k}", _refused(lambda given=given: torch.nn.functional.cross_entropy(x, given))
             where = given.clamp(min=0)[:, None]
             yield f"{kind} places {k}", _refused(lambda where=where: x.gather(1, where))
-    yield "afterwards", x
-    nothing = weft.shard(torch.zeros(0, 3), mesh, P("a", None))
-    yield (
-        "of nothing",
-        [str(nothing.median().tolist()), str(nothing.logsumexp(0).tolist()), str(nothing.mean(0).tolist())],
-    )
-    yield "the largest of nothing", _refused(lambda: nothing.amax(0))
 
 
 def _refused(call: Callable[[], object]) -> str:

@@ -52,6 +52,7 @@ from .wrong_calls import LENIENT, STUMBLES, let_torch_say, refuse_wrong
 
 __all__ = ["planned", "torch_dispatch"]
 
+_heeding = Spans.heeding
 _repeats = plans.repeats
 _known = _repeats.get
 _onlookers = torch._C._len_torch_dispatch_stack
@@ -67,7 +68,7 @@ def torch_dispatch(
     cls: type[ShardedTensor], func: Op, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
 ) -> object:
     """What torch calls for every op on sharded tensors."""
-    if Spans.heeded and types is not _HEEDED:
+    if _heeding and types is not _HEEDED:
         return _heeded(BoundCall(func, args, kwargs or {}))
     if func is _DETACH and is_on_its_way(args[0]):
         return detached(args[0])

@@ -25,10 +25,11 @@ from ..during import during
 from ..sharding.layout import Layout
 from .sharded import HEARD, HELD_BACK, KEPT_PLAIN, ShardedTensor, tensor_of, wrap_whole
 
-__all__ = ["drop_gradient", "gradient_of", "keep_gradient", "replace_gradient", "taken_as_held"]
+__all__ = ["drop_gradient", "gradient_of", "held", "keep_gradient", "replace_gradient", "taken_as_held"]
 
 _GRAD = vars(torch._C.TensorBase)["grad"]
-_held: Callable[[torch.Tensor], torch.Tensor | None] = _GRAD.__get__
+held: Callable[[torch.Tensor], torch.Tensor | None] = _GRAD.__get__
+"""The gradient as it is held: for who takes plain ones as well."""
 _hold: Callable[[torch.Tensor, torch.Tensor | None], None] = _GRAD.__set__
 _compiled = torch._guards.CompileContext.try_get
 _OF_MODULES, _OF_OPTIMIZERS = (
@@ -54,7 +55,7 @@ def taken_as_held() -> AbstractContextManager[None]:
 
 def gradient_of(x: ShardedTensor) -> torch.Tensor | None:
     """The gradient that a tensor keeps, in the layout that it is to have."""
-    grad = _held(x)
+    grad = held(x)
     if _as_held.get():
         return grad  # to an optimizer, which asks three times for each
     state = x.__dict__

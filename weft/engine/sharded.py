@@ -29,6 +29,7 @@ __all__ = [
     "all_sharded",
     "as_it_is",
     "as_sharded",
+    "as_viewed",
     "begins_at",
     "grad_fn",
     "is_leaf",
@@ -115,6 +116,16 @@ def all_sharded(values: Iterable[object]) -> list[ShardedTensor]:
 def begins_at(x: torch.Tensor) -> int:
     """Where in its memory a tensor begins; a compiler may leave that open."""
     return cast(int, x.storage_offset())
+
+
+def as_viewed(x: ShardedTensor) -> tuple[bool, int]:
+    """Notes that a view of a tensor is made; says whether that is an inference tensor, and where it begins."""
+    value = x._value
+    value.is_viewed = True
+    asked = (x.is_inference(), begins_at(x))
+    if value.lent_by is None:  # whose views have to be noted each
+        value.as_viewed = asked
+    return asked
 
 
 def wrap(

@@ -114,6 +114,8 @@ class Value:
     """What views of the tensor hold."""
     is_viewed: bool = False
     """Whether views of the tensor have been made; they may be gone."""
+    as_viewed: tuple[bool, int] | None = None
+    """What each view asks of the tensor: whether it is an inference tensor, and where it begins. None where that has to be asked."""
     has_other_views: bool = False
     """Whether torch takes for views of it what shows other memory, since one of them was given that, by `x.data = y`."""
     nowhere: torch.UntypedStorage | None = None
@@ -151,6 +153,10 @@ class Value:
                 value = getattr(each, "_value", None)
                 if isinstance(value, Value):
                     self.lent_by.lend(value)
+
+    def lend(self, by: Lender) -> None:
+        """Notes that the memory is another's, who takes it away for a time."""
+        self.lent_by, self.as_viewed = by, None
 
     def taken(self) -> Value:
         """The same memory for a tensor that becomes what another is: what was only known of that one stays behind."""

@@ -28,15 +28,18 @@ class Spans:
 
     watched: ClassVar[int] = 0
     """How many want to see spans."""
-    heeded: ClassVar[int] = 0
-    """How many want spans, or to be warned of what ops do: while there is nobody, an op asks no more than that."""
+    heeding: ClassVar[list[bool]] = []
+    """One for each who wants spans, or to be warned of what ops do: while there is nobody, an op asks no more than that, in the least time.
+
+    Bound: those who look on. Cleared: by each of them.
+    """
     _changing: ClassVar[threading.Lock] = threading.Lock()
 
     @classmethod
     def heed(cls, number: int, *, watched: bool = False) -> None:
         """Counts those who want something, and those who have had enough; `watched` if they want spans."""
         with cls._changing:
-            cls.heeded += number
+            cls.heeding[:] = [True] * (len(cls.heeding) + number)
             cls.watched += number if watched else 0
 
 

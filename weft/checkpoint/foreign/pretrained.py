@@ -31,6 +31,8 @@ __all__ = ["from_pretrained", "save_pretrained"]
 _FILE_BYTES = 5 << 30
 _BLANK = 0xA5
 """Each byte of what a model is to fill."""
+_SMALL_RANGE, _SMALL_PRECISION = "_keep_in_fp32_modules", "_keep_in_fp32_modules_strict"
+"""Where models of Transformers name modules that float16 is too small for, and those that bfloat16 is too coarse for as well."""
 
 
 Model = TypeVar("Model", bound=torch.nn.Module)
@@ -51,7 +53,7 @@ def from_pretrained(
 
     `kind` is the model's class, such as `LlamaForCausalLM`; `patterns` are those of `weft.nn.shard_module`. The model is
     made without memory first, and each process reads what its devices hold: none holds a tensor whole that is split. The
-    dtype is the one that the config says, unless one is given. `strict=False` leaves unread what the files have and the
+    dtype is the one that the config says, unless one is given; modules that the model names for it stay in float32. `strict=False` leaves unread what the files have and the
     model has not, as files of older versions do. Every process calls this.
 
     >>> import torch, weft
@@ -144,9 +146,19 @@ def _made(kind: type[Model], where: Path, dtype: torch.dtype | None) -> tuple[Mo
         torch.set_default_dtype(usual)
     computed = list(_computed(model))
     model.to(dtype)
+    _keep_precise(model, dtype)
     _fill_computed(model, computed)
     whole = where / "model.safetensors"  # other files beside it may hold the same in other words
     return model, whole if whole.is_file() else where
+
+
+def _keep_precise(model: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Lets those modules have float32 that the model names as too small in its range, or in its precision, as Transformers does."""
+    named = {torch.float16: (_SMALL_RANGE, _SMALL_PRECISION), torch.bfloat16: (_SMALL_PRECISION,)}.get(dtype, ())
+    precise = [f".{part}." for each in named for part in getattr(model, each, None) or ()]
+    for name, x in (*model.named_parameters(), *model.named_buffers()):
+        if x.is_floating_point() and any(part in f".{name}." for part in precise):
+            x.data = x.data.float()
 
 
 def _computed(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, torch.Tensor]]:

@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 
 from ..sharded import ShardedTensor
+from ..value import Value
 
 __all__ = ["read_strides_behind_sizes", "take_apart_at_once"]
 
@@ -52,30 +53,37 @@ def _at_once(loops: TakeApart) -> TakeApart:
     ) -> list[object]:
         found: list[object] = []
         for at, x in enumerate(inputs):
-            known = None if subclass_metas is None else subclass_metas[at]
             if type(x) in _PLAIN:
                 found.append(x)
                 continue
-            pieces = _pieces(x, known) if isinstance(x, ShardedTensor) else None
-            if pieces is None:
-                pieces = loops([x], append_symints=append_symints, subclass_metas=None if known is None else [known])
-            found += pieces
+            known = None if subclass_metas is None else subclass_metas[at]
+            if type(x) is ShardedTensor.final:
+                value: Value = x._value
+                pieces = value.pieces if value.flat is not None and value.total is None else ()
+                if len(pieces) == 1 and type(pieces[0]) is torch.Tensor and (known is None or known.arg_count == 1):
+                    found.append(pieces[0])  # as parameters are
+                    continue
+            found += _taken(x, known) or loops(
+                [x], append_symints=append_symints, subclass_metas=None if known is None else [known]
+            )
         return found
 
     return apart
 
 
-def _pieces(x: ShardedTensor, known: Known | None) -> Sequence[object] | None:
-    """The pieces of a tensor, if these are plain and all that torch needs of it: it has no open sizes."""
+def _taken(x: object, known: Known | None) -> Sequence[object]:
+    """The pieces of a tensor, if these are plain and all that torch needs of it: it has no open sizes. Otherwise none."""
+    if not isinstance(x, ShardedTensor):
+        return ()
     value = x._value
     names = x.__tensor_flatten__()[0] if value.flat is None else value.flat[0]
     if known is not None and known.arg_count != len(names):
-        return None
+        return ()
     is_held = value.flat is not None and value.total is None
     pieces = value.pieces if is_held else [getattr(x, name) for name in names]
     for piece in pieces:
         if type(piece) is not torch.Tensor:
-            return None
+            return ()
     return pieces
 
 

@@ -11,7 +11,7 @@ from ...rules.call import BoundCall, Known, Kwargs, Op, each_of
 from ..form import Form
 from ..index_bounds import check_bounds
 from ..op_plan import NOT_REPEATED, OpPlan, Repeat
-from ..sharded import ShardedTensor, all_sharded, tensor_of
+from ..sharded import ShardedTensor, all_sharded, as_viewed, tensor_of
 from ..strides.result_strides import Strided
 from ..total import note_write
 from ..value import Value
@@ -169,13 +169,14 @@ def repeat_views(call: BoundCall, plan: OpPlan, result: object) -> Repeat | None
 
 def _view_of_one_piece(apply: Call, form: Form, ahead: int) -> Repeat:
     """One view of what this process has of a tensor, in its one piece: of all ops, those that come most often."""
-    last = (ahead, form.made_at(ahead) if ahead else form.made_with)
+    last = (0, form.made_at(ahead) if ahead else form.made_with)
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         nonlocal last
         base = args[0]
         held = base._value
-        if held.resolved is not None or _is_inferring() is not base.is_inference():
+        infers, begins = held.as_viewed or as_viewed(base)
+        if held.resolved is not None or _is_inferring() is not infers:
             return NOT_REPEATED
         try:
             piece = apply(args, kwargs)
@@ -183,17 +184,16 @@ def _view_of_one_piece(apply: Call, form: Form, ahead: int) -> Repeat:
             if held.source is not None:
                 raise  # or it was waited for in vain
             return NOT_REPEATED
-        offset, made_with = last
-        if offset != (begins := base.storage_offset() + ahead):
-            last = _, made_with = begins, form.made_at(begins) if begins else form.made_with
+        before, made_with = last
+        if before != begins:
+            offset = begins + ahead
+            last = _, made_with = begins, form.made_at(offset) if offset else form.made_with
         value = Value()
         value.pieces = (piece,)
         shown = _make(*made_with)
         shown._form = form
         shown._value = value
-        if held.lent_by is None:
-            held.is_viewed = True
-        else:
+        if held.lent_by is not None:
             held.note_views(shown)
         return shown
 

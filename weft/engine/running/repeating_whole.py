@@ -11,7 +11,7 @@ from ..form import Form
 from ..memory import memory_of
 from ..op_kind import OpKind
 from ..op_plan import NOT_REPEATED, Repeat
-from ..sharded import ShardedTensor, all_sharded, as_sharded, begins_at, tensor_of
+from ..sharded import ShardedTensor, all_sharded, as_sharded, as_viewed, begins_at, tensor_of
 from ..total import note_write
 from ..value import Value
 from ..views.copy_views import is_observed
@@ -43,7 +43,7 @@ def repeat_on_whole(call: BoundCall, kind: OpKind, result: object) -> Repeat | N
     if not is_foreseen(call.func):
         return None
     if kind.viewed is not None:
-        return _slice_of_whole(call, apply, result) or _views_of_whole(apply, result)
+        return _slice_of_whole(call, apply, result) or _views_of_whole(call, apply, result)
     if isinstance(result, ShardedTensor):
         return _one_result(call, apply, result._form)
     if not isinstance(result, (list, tuple)):
@@ -90,22 +90,24 @@ def _one_result(call: BoundCall, apply: Call, form: Form) -> Repeat:
     return of_one if len(call.args) == 1 else of_two
 
 
-def _views_of_whole(apply: Call, result: object) -> Repeat | None:
+def _views_of_whole(call: BoundCall, apply: Call, result: object) -> Repeat | None:
     values = all_sharded(each_of(result))
     if not values or any(x._form.is_special for x in values):
         return None
     forms, gather = [x._form for x in values], type(result)
-    if not isinstance(result, (list, tuple)):
-        return _view_of_whole(apply, forms[0])
+    several, x = isinstance(result, (list, tuple)), as_sharded(call.args[0])
+    if not several and forms[0].dtype.itemsize == x.dtype.itemsize:
+        return _view_of_whole(call, apply, forms[0], begins_at(values[0]) - begins_at(x))
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         base = args[0]
         if _is_inferring() is not base.is_inference():
             return NOT_REPEATED
-        made = zip(forms, apply(args, kwargs), strict=True)
-        shown = gather([tensor_of(form, (whole,), whole.storage_offset()) for form, whole in made])  # type: ignore[call-arg]
+        wholes = apply(args, kwargs)
+        made = zip(forms, wholes if several else (wholes,), strict=True)
+        shown = [tensor_of(form, (whole,), whole.storage_offset()) for form, whole in made]
         base._value.note_views(shown)
-        return shown
+        return gather(shown) if several else shown[0]  # type: ignore[call-arg]
 
     return repeat
 
@@ -116,7 +118,7 @@ def repeat_alias(call: BoundCall, result: object) -> Repeat | None:
     if memory_of(x._layout).pieces_are_shards or x._layout.pending or x._form.is_special or not x._value.pieces:
         return None
     apply = on_first_pieces(call.func, call.args, call.kwargs)
-    views = _slice_of_whole(call, apply, result) or _views_of_whole(apply, result)
+    views = _slice_of_whole(call, apply, result) or _views_of_whole(call, apply, result)
     if views is None:
         return None
     return lambda args, kwargs: NOT_REPEATED if is_observed() else views(args, kwargs)
@@ -134,11 +136,11 @@ def _slice_of_whole(call: BoundCall, apply: Call, result: object) -> Repeat | No
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         base = args[0]
-        if _is_inferring() is not base.is_inference():
-            return NOT_REPEATED
         held = base._value
+        infers, begins = held.as_viewed or as_viewed(base)
+        if _is_inferring() is not infers:
+            return NOT_REPEATED
         whole = held.pieces[0]
-        begins = whole.storage_offset()
         # Whoever looks on is to see what was called.
         is_seen = type(whole) is not torch.Tensor or _modes()
         part = apply(args, kwargs) if is_seen else _strided(whole, shape, strides, begins + ahead)
@@ -150,34 +152,30 @@ def _slice_of_whole(call: BoundCall, apply: Call, result: object) -> Repeat | No
             shown = _make(*made_with)
             shown._form = form
             shown._value = value
-        if held.lent_by is None:
-            held.is_viewed = True
-        else:
+        if held.lent_by is not None:
             held.note_views(shown)
         return shown
 
     return repeat
 
 
-def _view_of_whole(apply: Call, form: Form) -> Repeat:
-    """One view of a whole value: of all ops, those that come most often."""
-    made_with = form.made_with
+def _view_of_whole(call: BoundCall, apply: Call, form: Form, ahead: int) -> Repeat:
+    """One view of a whole value, which begins so far ahead of it: of all ops, those that come most often."""
+    made_with = form.made_at(ahead) if ahead else form.made_with
+    alone = None if call.kwargs or len(call.args) > 1 else quick(call.func)
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         base = args[0]
-        if _is_inferring() is not base.is_inference():
+        held = base._value
+        infers, begins = held.as_viewed or as_viewed(base)
+        if _is_inferring() is not infers:
             return NOT_REPEATED
-        whole = apply(args, kwargs)
-        begins = whole.storage_offset()
         value = Value()
-        value.pieces = (whole,)
-        shown = _make(*form.made_at(begins)) if begins else _make(*made_with)
+        value.pieces = (apply(args, kwargs) if alone is None else alone(held.pieces[0]),)
+        shown = _make(*form.made_at(begins + ahead)) if begins else _make(*made_with)
         shown._form = form
         shown._value = value
-        held = base._value
-        if held.lent_by is None:
-            held.is_viewed = True
-        else:
+        if held.lent_by is not None:
             held.note_views(shown)
         return shown
 

@@ -25,6 +25,7 @@ from ...runtime.holding import holding
 from ...runtime.memory.lazy_copy import part
 from ...runtime.spans import Spans
 from ...watch.policy import Warned
+from .collecting import collect_known
 from .repeating import evened
 
 __all__ = ["give_pieces", "take_back"]
@@ -76,8 +77,10 @@ def _collected(optimizer: optim.Optimizer, group: dict[str, object], *lists: lis
     if _is_seen() or not _is_by_element(optimizer, group):
         return collect()
     is_fused = bool(group.get("fused"))
-    with nullcontext() if type(optimizer) in _STARTING_FROM_GRADIENTS else taken_as_held():
-        said = collect()
+    said: object = False
+    if not collect_known(optimizer, group, lists):
+        with nullcontext() if type(optimizer) in _STARTING_FROM_GRADIENTS else taken_as_held():
+            said = collect()
     are_plain = _are_held_plain(lists, is_fused=is_fused)
     if not are_plain:
         _label(lists)
@@ -99,7 +102,9 @@ def _are_held_plain(lists: Lists, *, is_fused: bool) -> bool:
         return False
     if not is_fused:
         return True
-    return all((g.stride(), g.dtype) == (form.strides, form.dtype) for g, form in zip(gradients, forms, strict=True))
+    return [g.stride() for g in gradients] == [form.strides for form in forms] and [g.dtype for g in gradients] == [
+        form.dtype for form in forms
+    ]
 
 
 def _label(lists: Lists) -> None:
@@ -137,7 +142,7 @@ def _sharded_columns(lists: Lists, *, are_plain: bool) -> Columns | None:
         kinds = set(map(type, column))
         if kinds == {ShardedTensor.final}:
             columns[i] = [x for x in column if isinstance(x, ShardedTensor)]
-        elif i <= _GRADIENTS or not kinds <= {torch.Tensor} or any(x.dim() for x in column):
+        elif i <= _GRADIENTS or not kinds <= {torch.Tensor} or any(map(torch.Tensor.dim, column)):
             return None
     return columns
 

@@ -78,7 +78,7 @@ class Unsharded:
 
     def lend(self, value: Value) -> None:
         """Notes a value that has this memory: that of a tensor, or of a view that autograd may keep."""
-        value.lent_by = self
+        value.lend(self)
         self._lent.add(value)
 
     @property

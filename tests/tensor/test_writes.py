@@ -45,6 +45,7 @@ OVERLAPS = (
     "torch.cat([x[0, :2].view(torch.int32), x[1, :2].view(torch.int32)], out=x)", "torch.sub(x[0, None], x, out=x[0, None])", "y = x[:1]; torch.sub(y, x.clone(), out=y)",
     "torch.scatter(x, 0, k, 1.5, out=x)", "torch.scatter(x, 0, k, x[:2].clone(), out=x)", "torch.scatter_add(x, 0, k, x, out=x)", "torch.scatter(x[1:], 0, k, 1.5, out=x[:-1])",
     "torch.neg(x, out=x); x.copy_(x.t())", "y = x[:1]; torch.neg(y, out=y); y.copy_(y[::2])", "torch.cat([x[2:3], x[3:] + 1], out=x[:3])", "torch.cat([x[1:2], x[3:] + 1], out=x[:3])",
+    "torch.gather(x, 1, k.T.repeat(1, 2), out=x.expand(3, 4, 4))", "torch.cat([x[2:], x[:2]], out=x.expand(3, 4, 4))", "torch.gather(x.clone(), 1, k.T.repeat(1, 2), out=x.expand(3, 4, 4))",
     "torch.stack([x[3], x[2]], out=x)", "torch.stack([x[3], x[0]], out=x)",
     *(line.replace("= x", f"= x[{part}]") for part in (":0", ":, :0") for line in ("y = x; y.index_add_(0, e, y)", "y = x; y[e] = y", "y = x; y.put_(e, y)", "y = x; torch.gather(y, 0, e[:, None], out=y)",
     "y = x; y.scatter_(0, e[:, None], y)", "y = x; torch.take(y, e, out=y)", "y = x; torch.cat([y], out=y)", "y = x; y.copy_(y)", "y = x; torch.stack([y, y], out=y)", "y = x.reshape(-1); torch.cat([y, y], out=y)")),

@@ -93,9 +93,9 @@ def write_out(call: BoundCall) -> object:
     outs, functional = kind_of(func).outs, _functional(func)
     if func in _CAST_FIRST and functional is not None and len({x.dtype for x in call.tensors}) > 1:
         check_cast(call, functional)
-    _refuse_read(call, functional)
     if functional is None:
         return write_whole(call)
+    _refuse_read(call, functional)
     given = {name: value for name, value in kwargs.items() if name not in outs}
     if functional in _AS_OUT and given.get("dtype") is None:
         given["dtype"] = call.tensor(outs[0]).dtype
@@ -178,6 +178,8 @@ def is_last_out(x: torch.Tensor) -> bool:
 
 def write_whole(call: BoundCall) -> object:
     """Runs a call that writes on whole values: an op that only exists with `out=`, or one to which the order of places matters."""
+    if kind_of(call.func).outs:
+        _refuse_read(call, _functional(call.func))
     for x in tuple(written_tensors(call)):
         call = call.with_tensors([named_alike(x, y) for y in call.tensors])
     func, args, kwargs = call.func, call.args, call.kwargs

@@ -30,6 +30,8 @@ def collect_known(optimizer: optim.Optimizer, group: dict[str, object], lists: S
     if type(optimizer) not in (optim.Adam, optim.AdamW) or isinstance(group["lr"], torch.Tensor):
         return False
     every = group["params"]
+    if len(lists) != 2 + len(_OF_STATES):  # of another version of torch
+        return False
     if (
         not isinstance(every, list)
         or set(map(type, every)) != {ShardedTensor.final}

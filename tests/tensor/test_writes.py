@@ -211,14 +211,18 @@ def test_copies_of_what_was_turned_share_memory(name: str, line: str, is_first: 
 
 
 @pytest.mark.parametrize(
-    "line", ["x[1:]", "x[None, :, 1::2]", "x.view(16)", "x.view(2, 8)[:, 3:]", "x[2]", "x.diagonal()", "x.T[1:]"]
+    "line",
+    [
+        *("x[1:]", "x[None, :, 1::2]", "x.view(16)", "x.view(2, 8)[:, 3:]", "x[2]", "x.diagonal()", "x.T[1:]"),
+        *("x[1:].view(torch.uint8)[:, 4:]", "torch.view_as_complex(x.view(8, 2))"),
+    ],
 )
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("is_first", [True, False])
 def test_copies_of_what_is_detached_share_memory_with_those_of_the_whole(name: str, line: str, is_first: bool) -> None:
     plain, seen = torch.arange(16.0).reshape(4, 4), []
     for x in (plain, weft.shard(plain.clone(), MESH, named_mapping(LAYOUTS[name]))):
-        copies = copy.deepcopy([x, eval(line, {"x": x}).detach()][:: 1 if is_first else -1])
+        copies = copy.deepcopy([x, eval(line, {"x": x, "torch": torch}).detach()][:: 1 if is_first else -1])
         for each in copies:
             each.mul_(2)
         seen.append([(y.stride(), y.tolist()) for y in (*copies, x)])

@@ -47,7 +47,7 @@ class _Copied:
 
     def part(self, x: ShardedTensor) -> ShardedTensor | None:
         """What lies in the copy where a tensor lies in what was copied, if it is all there, piece by piece."""
-        pieces = None if x.dtype is not self.tensor.dtype else _parts(self.pieces, self.places, current(x))
+        pieces = _parts(self.pieces, self.places, current(x))
         if pieces is None:
             return None
         part = wrap(pieces, x._layout, x.shape, dtype=x.dtype, strides=x.stride(), offset=self._offset_of(x))
@@ -62,7 +62,8 @@ class _Copied:
         return wrap(pieces, x._layout, x.shape, dtype=x.dtype, strides=x.stride(), offset=offset)
 
     def _offset_of(self, x: ShardedTensor) -> int:
-        return int(x.storage_offset()) - self.offset + int(self.tensor.storage_offset())
+        moved = (int(self.tensor.storage_offset()) - self.offset) * self.tensor.itemsize
+        return int(x.storage_offset()) + moved // x.itemsize
 
 
 def _parts(copied: Pieces, places: Sequence[tuple[int, int]], pieces: Pieces) -> Pieces | None:
@@ -74,11 +75,15 @@ def _parts(copied: Pieces, places: Sequence[tuple[int, int]], pieces: Pieces) ->
         if not own.numel():
             found.append(own.clone())
             continue
-        start = own.storage_offset() - begins
-        is_there = start >= 0 and start + reach_of(own.shape, own.stride()) <= copy_of.numel()
+        size, start = own.itemsize, own.storage_offset() * own.itemsize - begins * copy_of.itemsize
+        is_there = start >= 0 and start + reach_of(own.shape, own.stride()) * size <= copy_of.nbytes
         if _place(own)[0] != memory or not is_there or not is_dense(tuple(copy_of.shape), copy_of.stride()):
             return None
-        found.append(copy_of.as_strided(own.shape, own.stride(), copy_of.storage_offset() + start))
+        offset = (
+            copy_of.storage_offset() * copy_of.itemsize + start
+        ) // size  # which is whole, where torch views it so
+        there = torch.empty(0, dtype=own.dtype, device=own.device)
+        found.append(there.set_(copy_of.untyped_storage(), offset, own.shape, own.stride()))
     return tuple(found)
 
 
@@ -153,10 +158,8 @@ def _part_of_copied(x: ShardedTensor, memo: dict[int, object]) -> ShardedTensor 
         return None
     memo[memory] = known
     copied, start = known.tensor, int(x.storage_offset()) - known.offset
-    if copied.dtype is not x.dtype:
-        return None
     again = _viewed_again(x, known)
-    if again is not None:
+    if again is not None or copied.dtype is not x.dtype:
         return again
     if start == 0 and _lying(copied) == _lying(x):
         return as_sharded(copied.data)

@@ -210,6 +210,28 @@ def test_accumulating_keeps_the_layout(memory) -> None:
     torch.testing.assert_close(w.grad.full_tensor(), 2 * x.full_tensor().sum(0)[:, None].expand(4, 4))
 
 
+@pytest.mark.parametrize("turn", [lambda x: x.unsqueeze_(0), lambda x: x.unsqueeze_(-1), lambda x: x.squeeze_(0)])
+@pytest.mark.parametrize("spec", [P(), P(None, "a"), P(None, "a", "b")], ids=str)
+def test_a_leaf_that_has_another_shape_since_gets_what_fits_it(memory, spec: P, turn) -> None:
+    def gradient(x: torch.Tensor) -> torch.Tensor | None:
+        x.requires_grad_()
+        y = x + x
+        with torch.no_grad():
+            turn(x)
+        try:
+            y.sum().backward()
+        except RuntimeError:  # as torch refuses what does not spread to the leaf
+            return None
+        return x.grad
+
+    whole = torch.ones(1, 2, 3)
+    given, expected = gradient(weft.shard(whole.clone(), make_mesh({"a": 2, "b": 2}), spec)), gradient(whole.clone())
+    assert (given is None) is (expected is None)
+    if isinstance(given, weft.Tensor) and expected is not None:
+        assert given.stride() == expected.stride()
+        assert torch.equal(given.full_tensor(), expected)
+
+
 def test_forward_mode_of_a_part(memory) -> None:
     """A tangent lies as its primal does, which may begin in the middle of another tensor."""
     w, x = values(4, 3), values(6, 4)

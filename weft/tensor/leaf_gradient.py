@@ -96,6 +96,8 @@ class _Aligned:
                 state[KEPT_PLAIN] = target  # a compiled program has handed it out, to be kept
                 return None
         elif isinstance(grad, ShardedTensor):
+            if grad._form.layout.rank != target.rank:
+                return None  # the leaf has another shape since: torch copies it to that, if it can
             whole = own_whole(grad, target) if HEARD not in state and _is_kept() else None
             if whole is not None:
                 state[KEPT_PLAIN] = target

@@ -51,3 +51,18 @@ def test_merged_dims_go_with_who_holds_them(is_read: bool) -> None:
         assert [each() for each in held] == [None, None]
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["read", "unread"])
+@pytest.mark.parametrize("of_rows", [P("a"), P()], ids=str)
+def test_views_of_rows_that_an_index_took_begin_where_torch_says(of_rows: P, is_read: bool) -> None:
+    """Also while the rows lie wherever they were taken."""
+    whole, places, mesh = torch.arange(24.0).reshape(3, 2, 4), torch.tensor([2, 0, 1]), weft.make_mesh({"a": 2})
+    taken = weft.shard(whole, mesh, of_rows)[weft.shard(places, mesh, P("a")), :]
+    expected = whole[places, :]
+    if is_read:
+        taken.full_tensor()
+    for view in (lambda x: x.select(-1, -1), lambda x: x[..., 2:], lambda x: x.narrow(1, 1, 1)[..., 1:].mT):
+        shown, torchs = view(taken), view(expected)
+        assert (shown.storage_offset(), shown.stride()) == (torchs.storage_offset(), torchs.stride())
+        assert torch.equal(shown.full_tensor(), torchs)

@@ -25,7 +25,7 @@ from ...sharding.mesh import DeviceMesh
 from ...watch import comm_log, policy
 from ..form import special
 from ..memory import memory_of
-from ..sharded import ShardedTensor, made
+from ..sharded import ShardedTensor, begins_at, made
 from ..value import Value, value_from
 
 if TYPE_CHECKING:
@@ -197,8 +197,8 @@ def held_rows(x: ShardedTensor, dim: int) -> RaggedRows:
     return RaggedRows(x._value.pieces, x._layout, x.shape, dim, at, x.dtype)
 
 
-def ragged(like: ShardedTensor, rows: RaggedRows) -> ShardedTensor:
-    """The tensor of some rows, in the form of another."""
+def ragged(like: ShardedTensor, rows: RaggedRows, offset: int | None = None) -> ShardedTensor:
+    """The tensor of some rows, in the form of another; `offset` where it begins elsewhere than that."""
     value = value_from(rows)
     value.rows = rows
-    return made(special(like._form), value, int(like.storage_offset()))
+    return made(special(like._form), value, begins_at(like) if offset is None else offset)

@@ -27,6 +27,7 @@ from ..running.schedule import OpSchedule, Place, schedule_for
 from ..sharded import ShardedTensor, as_sharded, wrap
 from ..total import known_total, note_write
 from ..views.copy_views import refresh
+from ..views.view import beginning
 from ..views.view_results import ViewOp
 from .alone import Alone, Values, alone, holders
 from .families import add_view, may_write_there, settle
@@ -168,9 +169,12 @@ def _run(call: BoundCall, split: _Split, held: Sequence[RaggedRows | None], kind
         if dim is None:
             return value if is_added_to else _contributed_alone(value, leader, op)
         rows = RaggedRows(value._value.pieces, value._layout, value.shape, dim, leader.at, value.dtype, leader.groups)
-        tensor, x, shown = ragged(value, rows), call.args[0], held[0]
-        if kind.viewed is not None and shown is not None and isinstance(x, ShardedTensor):
-            add_view(tensor, rows, x, shown, ViewOp.of(call, position).read)
+        x, shown = call.args[0], held[0]
+        if kind.viewed is None or shown is None or not isinstance(x, ShardedTensor):
+            return ragged(value, rows)
+        view = ViewOp.of(call, position)
+        tensor = ragged(value, rows, beginning(x, value.dtype) + view.geometry(x)[1])
+        add_view(tensor, rows, x, shown, view.read)
         return tensor
 
     return for_each_result(result, made)

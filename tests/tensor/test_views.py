@@ -66,3 +66,18 @@ def test_views_of_rows_that_an_index_took_begin_where_torch_says(of_rows: P, is_
         shown, torchs = view(taken), view(expected)
         assert (shown.storage_offset(), shown.stride()) == (torchs.storage_offset(), torchs.stride())
         assert torch.equal(shown.full_tensor(), torchs)
+
+
+def test_views_of_what_is_pending_begin_where_torch_says() -> None:
+    """Also those whose elements had to be brought; what is beside them is no overlap."""
+    whole = torch.arange(12.0).reshape(4, 3)
+    for axes in ({"a": 2, "b": 2}, {"a": 1, "b": 2}):
+        mesh = weft.make_mesh(axes)
+        mapping = weft.NamedMapping(mesh, P(None, "b"), unreduced=["a"])
+        shards = [part.clone() for part in whole.split(2, 1)]
+        x = weft.from_local(shards + [torch.zeros_like(part) for part in shards] * (axes["a"] - 1), mapping)
+        for view in (lambda x: x[1:].diagonal(1), lambda x: x[-3, 0:2:3], lambda x: x[1:].t()[1:]):
+            shown, torchs = view(x), view(whole)
+            assert (shown.storage_offset(), shown.stride()) == (torchs.storage_offset(), torchs.stride())
+        x[1, 1:2].copy_(x[2, 1:2])
+        assert x.full_tensor()[1, 1] == whole[2, 1]

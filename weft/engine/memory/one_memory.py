@@ -23,7 +23,7 @@ from ...sharding.geometry import box, box_at
 from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping
 from ...sharding.mesh import DeviceMesh
-from ..sharded import ShardedTensor, stand_of, wrap, wrap_total, wrap_whole
+from ..sharded import ShardedTensor, made, stand_of, wrap, wrap_total, wrap_whole
 from ..total import Contributions, Origin, known_total, part_pieces
 from ..views.copy_views import current, is_observed, remember, remember_alias, remember_told, repeats
 from ..views.view import Geometry, View, beginning
@@ -142,7 +142,7 @@ class OneMemory(Memory):
     ) -> ShardedTensor:
         """An alias, of which is told what a copy would move where somebody looks on."""
         if is_copied:
-            if view.geometry is not None and not y._layout.pending:
+            if view.geometry is not None:
                 y = _at(x, y, view.geometry())
             return remember(y, x, view.read, view.write, told=view.told())
         if (is_moved or repeats(x)) and is_observed() and not view.is_loose:
@@ -198,6 +198,8 @@ def _placed(value: torch.Tensor, strides: Strides, offset: int) -> torch.Tensor:
 def _at(x: ShardedTensor, y: ShardedTensor, geometry: Geometry) -> ShardedTensor:
     """A copy of what a view shows of another tensor, as that view: with the strides and the offset that it has there."""
     strides, offset = geometry[0], geometry[1] + beginning(x, y.dtype)
+    if y._layout.pending:  # each contribution is in memory of its own
+        return made(y._form, y._value, offset)
     whole = y._value.pieces[0]
     if (whole.stride(), int(whole.storage_offset())) != (strides, offset):
         whole = _placed(whole, strides, offset)

@@ -84,3 +84,15 @@ def test_a_shallow_copy_shares_memory() -> None:
     with torch.no_grad():
         y.add_(1)
     assert torch.equal(x.full_tensor(), VALUE + 1)
+
+
+@pytest.mark.parametrize("spec", [P("a"), P()], ids=str)
+def test_deep_copies_of_views_whose_base_was_given_the_memory_of_one(spec: P) -> None:
+    x = weft.shard(torch.arange(8.0), weft.make_mesh({"a": 2}), spec)
+    turned = x.unsqueeze(0).transpose(-1, 1)
+    again = turned.view_as(turned)
+    x.data = again[...]
+    first, second = copy.deepcopy((turned, again))
+    first.add_(1)
+    assert second.full_tensor().flatten().tolist() == list(range(1, 9))
+    assert x.full_tensor().flatten().tolist() == list(range(8))

@@ -97,7 +97,14 @@ def deep_copy(x: ShardedTensor, memo: dict[int, object]) -> object:
         return memo[id(x)]
     if not x.is_leaf:
         raise RuntimeError("only leaf tensors can be deep-copied: detach() this one first")
-    copied = _copied_together(x, memo)
+    busy = _under_way(memo)
+    if id(x) in busy:  # it was given the memory of a view of it
+        with torch.no_grad():
+            copied = _part_of_copied(x, memo)
+    else:
+        busy.add(id(x))
+        copied = _copied_together(x, memo)
+        busy.discard(id(x))
     if copied is None:
         copied = _copied_by_itself(x)
     copied._asked = x._asked
@@ -108,6 +115,13 @@ def deep_copy(x: ShardedTensor, memo: dict[int, object]) -> object:
     if x.grad is not None and not isinstance(x, torch.nn.Parameter):  # of a parameter, torch copies none
         copied.grad = copy.deepcopy(x.grad, memo)
     return copied
+
+
+def _under_way(memo: dict[int, object]) -> set[int]:
+    """The tensors that are being copied."""
+    busy = memo.setdefault(id(_under_way), set())
+    assert isinstance(busy, set)
+    return busy
 
 
 def shallow_copy(x: ShardedTensor) -> ShardedTensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -11,7 +12,14 @@ from torch import nn
 import weft
 from weft import Accelerator, P
 
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:RNN module weights")]
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def exact() -> Iterator[None]:
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        yield
+
 
 OPTIONS: dict[str, dict[str, object]] = {
     "one": {},

@@ -16,7 +16,7 @@ from . import (  # noqa: F401
     packing,
     quantiles,
     random_numbers,
-    recurrent_gradients,
+    recurrent_layers,
     recurrent_states,
     settled_sizes,
     shared_memory,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from ..arguments import arranged
-from ..call import BoundCall
-from ..factors import Dims, Factors
-from ..registry import Region, Rule, Spec, rules
+from ...arguments import arranged
+from ...call import BoundCall
+from ...factors import Dims, Factors
+from ...registry import Region, Rule, Spec, rules
 
 aten = torch.ops.aten
 

@@ -10,22 +10,29 @@ from collections.abc import Sequence
 
 import torch
 
-from ..arguments import arranged
-from ..call import BoundCall
-from ..factors import Dims, Factors
-from ..registry import Region, Rule, Spec, rules
+from ...arguments import arranged
+from ...call import BoundCall
+from ...factors import Dims, Factors
+from ...registry import Region, Rule, Spec, rules
 
-__all__ = ["GRADIENTS", "STATED"]
+__all__ = ["GRADIENTS", "LAYERS", "STATED"]
 
-_LAYERS, _BACKWARD = torch.ops.aten._cudnn_rnn.default, torch.ops.aten._cudnn_rnn_backward.default
+_FORWARD, _BACKWARD = torch.ops.aten._cudnn_rnn.default, torch.ops.aten._cudnn_rnn_backward.default
+_GIVEN = "Tensor input, Tensor[] weight, int weight_stride0, Tensor? weight_buf, Tensor hx, Tensor? cx"
+_MADE = "Tensor output, Tensor? grad_output, Tensor? grad_hy, Tensor? grad_cy"
+_SAID = (
+    "int mode, int hidden_size, int proj_size, int num_layers, bool batch_first, float dropout, bool train, "
+    "bool bidirectional, int[] batch_sizes, Tensor? dropout_state"
+)
 
 _library = torch.library.Library("weft", "FRAGMENT")
 _library.define(
-    "cudnn_rnn_gradients(Tensor input, Tensor[] weight, int weight_stride0, Tensor weight_buf, Tensor hx, Tensor? cx, "
-    "Tensor output, Tensor? grad_output, Tensor? grad_hy, Tensor? grad_cy, int mode, int hidden_size, int proj_size, "
-    "int num_layers, bool batch_first, float dropout, bool train, bool bidirectional, int[] batch_sizes, "
-    "Tensor? dropout_state, Tensor reserve, bool[] output_mask) -> Tensor[]"
+    f"cudnn_rnn({_GIVEN}, {_SAID}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    tags=(torch.Tag.nondeterministic_seeded,),
 )
+_library.define(f"cudnn_rnn_gradients({_GIVEN}, {_MADE}, {_SAID}, Tensor reserve, bool[] output_mask) -> Tensor[]")
+LAYERS = torch.ops.weft.cudnn_rnn.default
+"""Layers whose weights lie anywhere."""
 GRADIENTS = torch.ops.weft.cudnn_rnn_gradients.default
 """The gradients that are asked for, one after the other: of the input, of the states, of each weight."""
 
@@ -39,7 +46,13 @@ def _steps(call: BoundCall) -> Dims:
     return (("b",), (), ()) if call.flag("batch_first") else ((), ("b",), ())
 
 
-def _factors(call: BoundCall, outputs: Sequence[Dims], **options: frozenset[object]) -> Factors | None:
+def _factors(
+    call: BoundCall,
+    outputs: Sequence[Dims],
+    *,
+    repeated: frozenset[tuple[int, str]] = frozenset(),
+    partial: frozenset[int] | None = None,
+) -> Factors | None:
     """None where sequences are packed, or where dropout draws for all of them at once."""
     if call.integers("batch_sizes") or (call.flag("train") and call.number("dropout")):
         return None
@@ -47,7 +60,7 @@ def _factors(call: BoundCall, outputs: Sequence[Dims], **options: frozenset[obje
     dims = dict.fromkeys(("input", "output", "grad_output"), steps)
     dims |= dict.fromkeys(("hx", "cx", "grad_hy", "grad_cy"), _STATE)
     sizes = {"b": call.tensor("input").shape[batch]}
-    return Factors(arranged(call, dims), tuple(outputs), sizes, **options)  # type: ignore[arg-type]
+    return Factors(arranged(call, dims), tuple(outputs), sizes, partial_outputs=partial, repeated=repeated)
 
 
 def _layers(call: BoundCall) -> Factors | None:
@@ -77,7 +90,7 @@ def _layers_here(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Re
     nothing = x.new_empty(0, dtype=torch.uint8), x.new_empty(0)
     if x.is_meta or not x.numel():
         return (*(x.new_zeros(region.shape) for region in outputs[:3]), *nothing)
-    return (*_dense(call).results()[:3], *nothing)
+    return (*call.results()[:3], *nothing)
 
 
 def _dense(call: BoundCall) -> BoundCall:
@@ -100,7 +113,7 @@ def _gradients(call: BoundCall) -> Factors | None:
     """Those of weights are sums over the batch."""
     outputs = [dims for _, dims in _asked(call)]
     partial = frozenset(k for k, dims in enumerate(outputs) if not any(dims))
-    return _factors(call, outputs, partial_outputs=partial)
+    return _factors(call, outputs, partial=partial)
 
 
 def _gradient_results(call: BoundCall) -> tuple[Spec, ...]:
@@ -128,7 +141,7 @@ def _compute_gradients(*args: object) -> list[torch.Tensor]:
     if x.is_meta or not x.numel():
         return [torch.zeros_like(each) for each, _ in _asked(call)]
     if not call.tensor("reserve").numel():
-        given = BoundCall(_LAYERS, tuple(call.arg(each.name) for each in _LAYERS._schema.arguments))
+        given = BoundCall(LAYERS, tuple(call.arg(each.name) for each in LAYERS._schema.arguments))
         *_, notes, block = given.replaced(weight_buf=None).results()
         call = call.replaced(reserve=notes, weight_buf=block)
     *gradients, weights = _BACKWARD(*call.args)
@@ -136,10 +149,25 @@ def _compute_gradients(*args: object) -> list[torch.Tensor]:
     return kept + (list(weights) if mask[3] else [])
 
 
+def _compute_layers(*args: object) -> object:
+    """What cuDNN gives of weights that it finds in one block: of others it warns, and copies them all the same."""
+    call = _dense(BoundCall(_FORWARD, args, {}))
+    if call.arg("weight_buf") is None:
+        sizes = ("mode", "hidden_size", "proj_size", "num_layers", "batch_first", "bidirectional")
+        copies = [weight.clone() for weight in call.tensor_list("weight")]  # which are moved into the block
+        features = call.tensor("input").shape[-1]
+        said = {name: call.arg(name) for name in ("weight_stride0", *sizes)}
+        call = call.replaced(weight_buf=torch.ops.aten._cudnn_rnn_flatten_weight(copies, input_size=features, **said))
+    return call()
+
+
+_library.impl("cudnn_rnn", _compute_layers, "CompositeExplicitAutograd")
 _library.impl("cudnn_rnn_gradients", _compute_gradients, "CompositeExplicitAutograd")
 
 rules |= {
-    _LAYERS: Rule(_layers, local=_layers_here, results=_results),
+    LAYERS: Rule(_layers, local=_layers_here, results=_results),
     GRADIENTS: Rule(_gradients, results=_gradient_results),
-    _BACKWARD: Rule(lambda _: None, results=_results_and_list),  # its handler has it come as the one above
+    # Their handlers have them come as those above.
+    _FORWARD: Rule(lambda _: None, results=_results),
+    _BACKWARD: Rule(lambda _: None, results=_results_and_list),
 }

@@ -1,4 +1,4 @@
-"""Recurrent layers on a GPU, by cuDNN: over a split batch nothing but the gradients of weights moves."""
+"""Recurrent layers on a GPU: over a split batch nothing but the gradients of weights moves."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from weft import Accelerator, P
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(autouse=True)
-def exact() -> Iterator[None]:
-    with torch.backends.cudnn.flags(allow_tf32=False):
+@pytest.fixture(params=[True, False], ids=["cudnn", "cells"], autouse=True)
+def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All layers by one call of cuDNN, or cell by cell."""
+    with torch.backends.cudnn.flags(enabled=request.param, allow_tf32=False):
         yield
 
 
@@ -45,7 +46,7 @@ def grown(module: nn.RNNBase, x: torch.Tensor) -> list[torch.Tensor]:
     return [out, *last, x.grad, *(p.grad for p in module.parameters())]
 
 
-@pytest.mark.parametrize("batch", [8, 6, 3])
+@pytest.mark.parametrize("batch", [8, 3])
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("made", [nn.LSTM, nn.GRU, nn.RNN], ids=lambda made: made.__name__)
 def test_a_split_batch_moves_the_gradients_of_weights_only(made, name, batch, memory) -> None:
@@ -66,6 +67,31 @@ def test_a_split_batch_moves_the_gradients_of_weights_only(made, name, batch, me
             torch.testing.assert_close(whole(one), other, rtol=1e-3, atol=1e-4)
         assert [y.stride() for y in found[:2]] == [y.stride() for y in expected[:2]]
         assert found[0].placements == ours.placements
+
+
+CELLS = {"LSTM": nn.LSTMCell, "GRU": nn.GRUCell, "RNN": nn.RNNCell}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", CELLS)
+def test_cells(name: str, bias: bool, memory) -> None:
+    mesh = weft.DeviceMesh([Accelerator(i) for i in range(4)], (4,), ("dp",))
+    module, x = CELLS[name](5, 7, bias=bias, device="cuda"), torch.randn(6, 5, device="cuda")
+
+    def grown(module: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+        given = x.requires_grad_()
+        found = module(given)
+        first = found[0] if isinstance(found, tuple) else found
+        first.square().sum().backward()
+        return [first, given.grad, *(p.grad for p in module.parameters())]
+
+    expected = grown(copy.deepcopy(module), x.clone())
+    weft.nn.shard_module(module, mesh, {})
+    with weft.comm_log() as log:
+        found = grown(module, weft.shard(x, mesh, P("dp")))
+    assert {record.op for record in log if record.total_bytes} == {"gradient"}
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(whole(one), other, rtol=1e-3, atol=1e-4)
 
 
 def test_dropout_between_layers_is_drawn_once_for_all(memory) -> None:

@@ -15,6 +15,7 @@ from weft import P
 from .harness import memory
 from .recurrent_kernels import GRU, LSTM, TANH, in_one_block, stand_ins
 
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="stand-ins for the kernels of a GPU, which is here")
 MESH = weft.make_mesh({"dp": 4})
 MODULES = {LSTM: nn.LSTM, GRU: nn.GRU, TANH: nn.RNN}
 OPTIONS: dict[str, dict[str, object]] = {

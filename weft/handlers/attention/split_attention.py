@@ -243,7 +243,10 @@ def _on_whole(
     """What the op gives of whole values, in one memory."""
     wholes: dict[str, object] = {name: held_whole(x) for name, x in given.items()}
     if mask is not None and kernel.mask is not None:
-        wholes[kernel.mask] = held_whole(mask)
+        whole = held_whole(mask)
+        if whole is not None and call.func in NEEDS_ALIGNED and whole.shape[-1] % ALIGNED:
+            whole = row_aligned(whole)
+        wholes[kernel.mask] = whole
     here = call.replaced(**wholes)
     rest = [held_whole(resolve(x, str(call))) if isinstance(x, ShardedTensor) else x for x in here.tensors]
     made = here.on(rest)

@@ -1,5 +1,5 @@
-"""Recurrent layers, as the libraries of the host and of GPUs compute them."""
+"""Recurrent layers and cells, as the libraries of the host and of GPUs compute them."""
 
-from . import cudnn, onednn
+from . import cells, cudnn, onednn
 
-__all__ = ["cudnn", "onednn"]
+__all__ = ["cells", "cudnn", "onednn"]

@@ -73,7 +73,7 @@ def _layers(call: BoundCall) -> Factors | None:
 def _results(call: BoundCall) -> tuple[Spec, ...]:
     x, states, cells = call.tensor("input"), call.tensor("hx"), call.optional("cx")
     ways = 2 if call.flag("bidirectional") else 1
-    shape = (*x.shape[:2], ways * states.shape[2])
+    shape = (*x.shape[:-1], ways * states.shape[2])
     given = Spec(shape, x.dtype, _by_steps(call, shape))
     last = Spec((0,) if cells is None else tuple(cells.shape), x.dtype)
     return given, Spec(tuple(states.shape), x.dtype), last, Spec((0,), torch.uint8), Spec((0,), x.dtype)
@@ -81,7 +81,7 @@ def _results(call: BoundCall) -> tuple[Spec, ...]:
 
 def _by_steps(call: BoundCall, shape: Sequence[int]) -> tuple[int, ...] | None:
     """The kernel goes step by step, and lays what it gives in that order also where the batch comes first."""
-    return (shape[2], shape[0] * shape[2], 1) if call.flag("batch_first") else None
+    return (shape[2], shape[0] * shape[2], 1) if call.flag("batch_first") and len(shape) == 3 else None
 
 
 def _layers_here(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Region]) -> object:

@@ -216,15 +216,21 @@ def test_a_layer_in_inference_mode_says_nothing_of_one_that_is_trained() -> None
     assert layouts[0] == layouts[1] == layouts[2]
 
 
-def test_no_other_op_stops_where_layers_and_recurrences_do() -> None:
-    stopping = []
+def stopping(key: str) -> set[str]:
+    """The ops that stop at a dispatch key."""
+    found = set()
     for name in torch._C._dispatch_get_all_op_names():
         table = dict(line.split(": ", 1) for line in torch._C._dispatch_dump_table(name).splitlines() if ": " in line)
-        if not table["DeferredInit"].startswith("fallthrough"):
-            stopping.append(name)
+        if not table[key].startswith("fallthrough"):
+            found.add(name)
+    return found
+
+
+def test_no_other_op_stops_where_these_do() -> None:
     layers = {f"aten::{kind}.input" for kind in ("gru", "lstm", "rnn_relu", "rnn_tanh")}
     cells = {f"aten::{kind}_cell" for kind in ("gru", "lstm", "rnn_relu", "rnn_tanh")}
-    assert set(stopping) == {"aten::linear", "aten::linear_backward", *layers, *cells}
+    assert stopping("DeferredInit") == {"aten::linear", "aten::linear_backward", *layers, *cells}
+    assert stopping("TESTING_ONLY_GenericWrapper") == {"aten::matmul", "aten::matmul_backward"}
 
 
 def test_ops_without_a_formula_warn_as_on_plain_tensors() -> None:

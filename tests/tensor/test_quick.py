@@ -23,6 +23,8 @@ SPECIAL: dict[torch._ops.OpOverload, list[tuple[Sequence[object], dict[str, obje
     aten.mm.default: [((numbers(4, 3), numbers(3, 5)), {})],
     aten.linear.default: [((numbers(2, 4, 3), numbers(5, 3), numbers(5)), {}), ((numbers(4, 3), numbers(5, 3)), {})],
     aten.linear_backward.default: [((numbers(2, 4, 3), numbers(2, 4, 5), numbers(5, 3), [True] * 3), {})],
+    aten.matmul.default: [((numbers(2, 4, 3), numbers(5, 2, 3, 6)), {}), ((numbers(2, 4, 3), numbers(3, 6)), {})],
+    aten.matmul_backward.default: [((numbers(2, 4, 6), numbers(2, 4, 3), numbers(3, 6), [True] * 2), {})],
     aten.bmm.default: [((numbers(2, 4, 3), numbers(2, 3, 5)), {})],
     aten.baddbmm.default: [((numbers(2, 4, 5), numbers(2, 4, 3), numbers(2, 3, 5)), {"beta": 2, "alpha": 0.5})],
     aten.embedding.default: [((numbers(4, 3), torch.tensor([[1, 3]])), {}), ((numbers(4, 3), torch.tensor([1]), 1, True, False), {})],

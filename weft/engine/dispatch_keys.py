@@ -1,8 +1,9 @@
-"""The dispatch key that sharded tensors have beside those of their device: at it, calls that torch takes apart stay whole.
+"""The dispatch keys that sharded tensors have beside those of their device: at them, calls that torch takes apart stay whole.
 
 Torch says some ops by others before autograd sees them. Autograd has formulas for a few of these as they are, which torch takes
 for nested tensors only. So sharded tensors have a key that comes before autograd and that all other ops pass by; calls of
-these few stop there, and are handed to these formulas, or are given other arguments first. Decision 44 says more.
+these few stop there, and are handed to these formulas, or are given other arguments first. Tensors of three dims and more have
+another, too, for what is worth it for these only. Decision 44 says more.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ __all__ = ["give_first", "keys_of", "let_in", "stay_whole"]
 
 Keys = torch._C.DispatchKeySet
 
-_NAME = "DeferredInit"
-"""A key that torch leaves to libraries outside it, and that none in use takes. Without it, all calls come in parts."""
-_KEY = torch._C._parse_dispatch_key(_NAME)
+_NAME, _OF_MANY_DIMS = "DeferredInit", "TESTING_ONLY_GenericWrapper"
+"""Keys that torch leaves to others, and that no library in use takes. Without them, all calls come in parts."""
+_KEY, _MANY = torch._C._parse_dispatch_key(_NAME), torch._C._parse_dispatch_key(_OF_MANY_DIMS)
 _WHOLE = Keys(torch._C.DispatchKey.AutogradNestedTensor)
 
 _all_ops, _aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
-if _KEY is not None:
-    _all_ops.fallback(torch.library.fallthrough_kernel, _NAME)
-    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_KEY)
-    for _op in torch._ops._higher_order_ops.values():  # those that take functions are dispatched by torch's Python
-        _op.fallthrough(_KEY)
+for _name, _key in ((_NAME, _KEY), (_OF_MANY_DIMS, _MANY)):
+    if _key is not None:
+        _all_ops.fallback(torch.library.fallthrough_kernel, _name)
+        torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_key)
+        for _op in torch._ops._higher_order_ops.values():  # those that take functions are dispatched by torch's Python
+            _op.fallthrough(_key)
 
 
 def keys_of(dtype: torch.dtype, rank: int) -> Keys | None:
@@ -40,12 +42,15 @@ def keys_of(dtype: torch.dtype, rank: int) -> Keys | None:
     >>> keys_of(torch.float32, 2) is None, keys_of(torch.float32, 0) is None, keys_of(torch.complex64, 2) is None
     (False, True, True)
     """
-    return Keys(_KEY) if _KEY is not None and rank and dtype.is_floating_point else None
+    if _KEY is None or not rank or not dtype.is_floating_point:
+        return None
+    return Keys(_KEY) if rank < 3 or _MANY is None else Keys(_KEY).add(_MANY)
 
 
-def stay_whole(op: Op, which: Callable[..., bool]) -> None:
-    """Lets calls of an op stay whole, if they are such."""
-    if _KEY is None:
+def stay_whole(op: Op, which: Callable[..., bool], *, of_many_dims: bool = False) -> None:
+    """Lets calls of an op stay whole, if they are such; `of_many_dims`: only where a tensor has three dims or more."""
+    name = _OF_MANY_DIMS if of_many_dims else _NAME
+    if _KEY is None or (of_many_dims and _MANY is None):
         return
     redispatch, below = op._handle.redispatch_boxed, torch._C._dispatch_keyset_full_after(_KEY)
 
@@ -53,7 +58,7 @@ def stay_whole(op: Op, which: Callable[..., bool]) -> None:
         in_parts, whole = _next_keys((keys & below).raw_repr())
         return redispatch(in_parts if whole is None or not which(*args) else whole, *args)
 
-    _aten.impl(op, kernel, _NAME, with_keyset=True)
+    _aten.impl(op, kernel, name, with_keyset=True)
 
 
 def give_first(op: Op, change: Callable[..., tuple[object, ...]]) -> None:

@@ -106,5 +106,7 @@ def expects_contiguous(func: torch._ops.OpOverload) -> bool:
     return (name.startswith("native_") or name.endswith("_backward")) and name not in _READ_BY_STRIDES
 
 
-_READ_BY_STRIDES = frozenset({"_scaled_dot_product_flash_attention_for_cpu_backward", "linear_backward"})
+_READ_BY_STRIDES = frozenset(
+    {"_scaled_dot_product_flash_attention_for_cpu_backward", "linear_backward", "matmul_backward"}
+)
 """Ops whose kernels are known to go by the strides of all their inputs. Those of GPUs take sums of exponents to be dense."""

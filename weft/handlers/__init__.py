@@ -8,7 +8,6 @@ from . import (  # noqa: F401
     folded_products,
     indexing,
     linear_algebra,
-    linear_layers,
     loss_scaling,
     metadata_writes,
     one_hot,
@@ -22,6 +21,7 @@ from . import (  # noqa: F401
     shared_memory,
     tangents,
     unsupported,
+    whole_products,
 )
 from .attention import kernel_choice, split_attention  # noqa: F401
 from .lists import elementwise, tensor_by_tensor  # noqa: F401 - tensor by tensor what is not by element

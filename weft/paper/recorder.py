@@ -28,7 +28,7 @@ __all__ = ["BEFORE", "Computed", "Event", "MovedBytes", "Recorder", "Waited"]
 aten = torch.ops.aten
 BEFORE = Line("before the step", False)
 _META = torch.device("meta")
-_GRADIENTS = aten.linear_backward.default
+_GRADIENTS = frozenset({aten.linear_backward.default, aten.matmul_backward.default})
 _SMALL = 1 << 16
 """Elements up to which tensors of the host have their values."""
 
@@ -94,7 +94,7 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         if ShardedTensor.final in types:
             return self._on_shards(func, args, kwargs)
-        if func is _GRADIENTS:  # of which no device has a kernel: each product is one
+        if func in _GRADIENTS:  # of which no device has a kernel: each product is one
             with self:
                 return func.decompose(*args, **kwargs)
         return self._on_plain(func, args, kwargs)

@@ -16,7 +16,7 @@ import torch
 
 from ...caches import cached
 from ...rules.call import Args, Op
-from ...rules.ops.matmul import linear_backward
+from ...rules.ops.matmul import linear_backward, matmul_backward
 from ..sharded import ShardedTensor
 
 __all__ = ["Call", "as_taken", "converting", "quick", "takes_number"]
@@ -52,6 +52,8 @@ _QUICK: dict[torch._ops.OpOverload, Call] = {
     aten.linear_backward.default: linear_backward,
     aten.log.default: torch.log,
     aten.lt.Scalar: torch.lt,
+    aten.matmul.default: torch.matmul,
+    aten.matmul_backward.default: matmul_backward,
     aten.mean.default: torch.mean,
     aten.mean.dim: torch.mean,
     aten.mm.default: torch.mm,

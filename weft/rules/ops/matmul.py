@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -116,11 +117,11 @@ def _linear_results(call: BoundCall) -> tuple[Spec | None, ...]:
     """Torch's own account of them gives those that are not wanted too."""
     x, grad, weight = (torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta") for t in call.tensors)
     gradients = linear_backward(x, grad, weight, call.flags("output_mask"))
-    return tuple(None if g is None else Spec(tuple(g.shape), g.dtype, g.stride()) for g in gradients)
+    return tuple(map(_as_told, gradients))
 
 
 def _matmul(call: BoundCall) -> Factors:
-    """Products of many dims, which are broadcast: comes whole in inference mode."""
+    """Products of many dims, which are broadcast."""
     shapes = [spec.shape for spec in call.tensors]
     lead = [shape[:-2] if len(shape) > 1 else () for shape in shapes]
     ends = [(("m", "k") if len(shapes[0]) > 1 else ("k",)), (("k", "n") if len(shapes[1]) > 1 else ("k",))]
@@ -134,6 +135,52 @@ def _matmul(call: BoundCall) -> Factors:
     )
     out = one_each([*names, *(name for end in ends for name in end if name != "k")])
     return Factors((left, right), (out,), sizes, linear="each")
+
+
+def _matmul_gradients(call: BoundCall) -> Factors:
+    """Those of each factor are sums over the dims that only the other has, those that it was broadcast along included."""
+    _, x, y = call.tensors
+    product = _matmul(BoundCall(aten.matmul.default, (x, y)))
+    (out,) = product.outputs
+    assert out is not None
+    gradients = tuple(
+        dims if is_wanted else None for dims, is_wanted in zip(product.inputs, call.flags("mask"), strict=True)
+    )
+    return Factors((out, *product.inputs), gradients, product.sizes, linear=0)
+
+
+def matmul_backward(
+    grad: torch.Tensor, x: torch.Tensor, y: torch.Tensor, mask: Sequence[bool]
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The gradients of a product of many dims by its factors, where they are wanted, as plain torch lays them.
+
+    >>> of_x, of_y = matmul_backward(torch.ones(2, 7, 4, 5), torch.ones(2, 7, 4, 3), torch.ones(7, 3, 5), [True] * 2)
+    >>> of_x.shape == (2, 7, 4, 3), of_y.shape == (7, 3, 5)
+    (True, True)
+    """
+    if y.ndim == 2:
+        of_x, of_y, _ = linear_backward(x, grad, y.t(), (*mask, False))
+        return of_x, None if of_y is None else of_y.t()
+    lead, (rows, inner), columns = grad.shape[:-2], x.shape[-2:], y.shape[-1]
+    count = math.prod(lead)
+    each = grad.reshape(count, rows, columns)
+    of_x = of_y = None
+    if mask[0]:
+        other = y.expand(*lead, inner, columns).reshape(count, inner, columns)
+        of_x = torch.bmm(each, other.mT).reshape(*lead, rows, inner).sum_to_size(x.shape)
+    if mask[1]:
+        other = x.expand(*lead, rows, inner).reshape(count, rows, inner)
+        of_y = torch.bmm(other.mT, each).reshape(*lead, inner, columns).sum_to_size(y.shape)
+    return of_x, of_y
+
+
+def _matmul_results(call: BoundCall) -> tuple[Spec | None, ...]:
+    grad, x, y = (torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta") for t in call.tensors)
+    return tuple(_as_told(g) for g in matmul_backward(grad, x, y, call.flags("mask")))
+
+
+def _as_told(x: torch.Tensor | None) -> Spec | None:
+    return None if x is None else Spec(tuple(x.shape), x.dtype, x.stride())
 
 
 def _ends(shape: Sequence[int], names: Sequence[str]) -> Iterable[tuple[str, int]]:
@@ -165,6 +212,7 @@ rules |= {
     aten.linear.default: Rule(_linear),
     aten.linear_backward.default: Rule(_linear_gradients, results=_linear_results),
     aten.matmul.default: Rule(_matmul),
+    aten.matmul_backward.default: Rule(_matmul_gradients, results=_matmul_results),
 }
 for _name, _product in {
     "addmm": "m k, k n -> m n",

@@ -95,13 +95,14 @@ def test_a_product_gives_what_plain_torch_gives_and_moves_what_its_parts_move(na
         for in_parts in (True, False, False):
             with weft.comm_log() as log, forward_ad.dual_level() if in_parts else nullcontext():
                 found = gradients(*given)
-            records = [record for record in log if record.total_bytes or name != "of nothing"]
-            moved = sorted((record.kind, record.axes, record.total_bytes) for record in records)
+            moved = sorted((record.kind, record.axes, record.total_bytes) for record in log)
             told.append((moved, [x._layout for x in found]))
             for one, other in zip(found, expected, strict=True):
                 torch.testing.assert_close(one.full_tensor(), other)
                 assert not other.numel() or one.stride() == other.stride()
-        assert told[0] == told[1] == told[2], specs
+        assert told[1] == told[2], specs
+        # Parts of a product of nothing are brought together: nothing has to lie anywhere.
+        assert told[0] == told[1] or name == "of nothing", specs
 
 
 @pytest.mark.parametrize("turn", [(0, 1, 3, 2), (0, 2, 1, 3), (1, 0, 2, 3), (3, 2, 1, 0)], ids=str)

@@ -20,6 +20,7 @@ from ..op_plan import NOT_REPEATED, OpPlan, Repeat, key_of, plans
 from ..scaling import scales_beyond
 from ..sharded import ShardedTensor, all_sharded, as_sharded
 from ..views.copy_views import is_observed
+from .repeating_beside_plain import beside_plain
 from .repeating_joins import is_list_of, repeat_list
 from .repeating_pieces import repeat_on_pieces, repeat_views, repeat_writes
 from .repeating_resolved import on_known_totals
@@ -37,8 +38,10 @@ def repeat_of(call: BoundCall, result: object) -> Repeat | None:
 def repeat_by_rule(call: BoundCall, result: object) -> Repeat | None:
     """The same for a call that was run by its rule, whether or not all calls of its op are."""
     plan, kind = call.plan, kind_of(call.func)
-    if not isinstance(plan, OpPlan) or any(type(x) is not ShardedTensor.final for x in call.tensors):
+    if not isinstance(plan, OpPlan):
         return None
+    if any(type(x) is not ShardedTensor.final for x in call.tensors):
+        return beside_plain(call, plan, kind, result)
     tensors = all_sharded(call.tensors)
     if any(x._layout.pending for x in tensors) and scales_beyond(call.func, call.args, call.kwargs):
         return None

@@ -85,7 +85,7 @@ def _one_result(call: BoundCall, apply: Call, form: Form) -> Repeat:
         tensor._value = value
         return tensor
 
-    if call.kwargs or len(call.args) != len(call.tensors) or len(call.args) > 2:
+    if call.kwargs or len(call.args) > 2 or not all(isinstance(x, ShardedTensor) for x in call.args):
         return repeat
     return of_one if len(call.args) == 1 else of_two
 

@@ -230,7 +230,7 @@ def test_no_other_op_stops_where_these_do() -> None:
     layers = {f"aten::{kind}.input" for kind in ("gru", "lstm", "rnn_relu", "rnn_tanh")}
     cells = {f"aten::{kind}_cell" for kind in ("gru", "lstm", "rnn_relu", "rnn_tanh")}
     assert stopping("DeferredInit") == {"aten::linear", "aten::linear_backward", *layers, *cells}
-    assert stopping("TESTING_ONLY_GenericWrapper") == {"aten::matmul", "aten::matmul_backward"}
+    assert stopping("TESTING_ONLY_GenericWrapper") == {"aten::einsum", "aten::matmul", "aten::matmul_backward"}
 
 
 def test_ops_without_a_formula_warn_as_on_plain_tensors() -> None:

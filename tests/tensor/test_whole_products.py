@@ -207,3 +207,62 @@ def test_products_are_cast_where_torch_casts_them() -> None:
         assert z.dtype == torch.bfloat16
     of_x, of_y = torch.autograd.grad(z.sum(), (x, y))
     assert of_x.dtype == of_y.dtype == torch.float32
+
+
+SUMS = {
+    "bhqd,bhkd->bhqk": True,
+    "bqhd,bkhd->bhqk": True,
+    "bhqk,bkhd->bqhd": True,
+    "bij,bjk->ibk": True,
+    "bij,bkj->bki": True,
+    "bhij,bhjk->hbki": True,
+    "bqd,hde->bhqe": False,
+    "bij,bij->bi": False,
+    "bii,bij->bij": False,
+}
+"""Sums of products, and whether they are products of matrices that have a batch in common."""
+
+
+@pytest.mark.parametrize("equation", SUMS)
+def test_sums_of_products_give_and_lie_as_plain_torchs(equation: str) -> None:
+    sizes = dict(zip("bhqdkije", (4, 2, 3, 6, 5, 6, 6, 3), strict=True))
+    shapes = [[sizes[name] for name in names] for names in equation.partition("->")[0].split(",")]
+    for turned in (False, True):
+        plain = [numbers(*shape) for shape in shapes]
+        if turned:
+            plain = [x.transpose(0, -1).contiguous().transpose(0, -1) for x in plain]
+
+        def grown(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+            z = torch.einsum(equation, x, y)
+            return [z, *torch.autograd.grad((z * z).sum(), (x, y))]
+
+        expected = grown(*(x.clone().requires_grad_() for x in plain))
+        for spec in (P(), P("dp"), P("dp", "tp"), P(None, "tp", "dp")):
+            given = [laid(x, spec) for x in plain]
+            for one, other in zip(grown(*given), expected, strict=True):
+                torch.testing.assert_close(one.full_tensor(), other)
+                assert one.stride() == other.stride()
+
+
+@pytest.mark.parametrize("equation", SUMS)
+def test_sums_of_products_are_products_where_they_can_be(equation: str) -> None:
+    sizes = dict(zip("bhqdkije", (4, 2, 3, 6, 5, 6, 6, 3), strict=True))
+    x, y = (
+        laid(numbers(*(sizes[name] for name in names)), P("dp") if SUMS[equation] else P())
+        for names in equation.partition("->")[0].split(",")
+    )
+    if equation.startswith("bhij"):
+        x, y = (laid(t.full_tensor(), HEADS) for t in (x, y))
+    with Seen() as seen:
+        torch.einsum(equation, x, y)
+    assert ("aten.matmul.default" in seen.names) is SUMS[equation]
+
+
+def test_mistakes_in_sums_of_products_are_torchs() -> None:
+    x, y = laid(numbers(4, 2, 3, 6), HEADS), laid(numbers(4, 2, 5, 7), HEADS)
+    with pytest.raises(RuntimeError, match="does not broadcast"):
+        torch.einsum("bhqd,bhkd->bhqk", x, y)
+    one = laid(numbers(4, 1, 5, 6), P("dp"))
+    found = torch.einsum("bhqd,bhkd->bhqk", x, one)  # broadcast
+    expected = torch.einsum("bhqd,bhkd->bhqk", x.full_tensor(), one.full_tensor())
+    torch.testing.assert_close(found.full_tensor(), expected)

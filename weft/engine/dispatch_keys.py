@@ -16,7 +16,7 @@ import torch
 from ..caches import cached
 from ..rules.call import Op
 
-__all__ = ["give_first", "keys_of", "let_in", "stay_whole"]
+__all__ = ["give_first", "keys_of", "let_in", "say_first", "stay_whole"]
 
 Keys = torch._C.DispatchKeySet
 
@@ -71,6 +71,19 @@ def give_first(op: Op, change: Callable[..., tuple[object, ...]]) -> None:
         return redispatch(keys & below, *change(*args))
 
     _aten.impl(op, kernel, _NAME, with_keyset=True)
+
+
+def say_first(op: Op, by: Callable[..., object]) -> None:
+    """Lets calls of an op on tensors of many dims be said by others, before torch takes them apart; `NotImplemented`: as torch does."""
+    if _KEY is None or _MANY is None:
+        return
+    redispatch, below = op._handle.redispatch_boxed, torch._C._dispatch_keyset_full_after(_KEY)
+
+    def kernel(keys: Keys, *args: object) -> object:
+        result = by(*args)
+        return redispatch(keys & below, *args) if result is NotImplemented else result
+
+    _aten.impl(op, kernel, _OF_MANY_DIMS, with_keyset=True)
 
 
 @contextmanager

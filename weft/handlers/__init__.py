@@ -5,7 +5,6 @@ from . import (  # noqa: F401
     creation_like,
     distances,
     embedding,
-    folded_products,
     indexing,
     linear_algebra,
     loss_scaling,
@@ -21,10 +20,10 @@ from . import (  # noqa: F401
     shared_memory,
     tangents,
     unsupported,
-    whole_products,
 )
 from .attention import kernel_choice, split_attention  # noqa: F401
 from .lists import elementwise, tensor_by_tensor  # noqa: F401 - tensor by tensor what is not by element
+from .products import einsum, folded_products, whole_products  # noqa: F401
 from .ragged import grouped_products  # noqa: F401
 from .rearranged import edge_padding, gating, joining, padding, shifting  # noqa: F401
 from .split_dims import (  # noqa: F401

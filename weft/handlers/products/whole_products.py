@@ -14,19 +14,19 @@ from functools import partial
 import torch
 from torch.autograd import forward_ad
 
-from ..caches import BoundedCache
-from ..engine.dispatch_keys import stay_whole
-from ..engine.execute import run_by_rule
-from ..engine.handlers import handler
-from ..engine.memory import memory_of
-from ..engine.op_plan import Repeat, decided
-from ..engine.running.repeating import repeat_by_rule
-from ..engine.sharded import ShardedTensor, requires_grad
-from ..rules.call import Args, BoundCall, Kwargs, Op
-from ..rules.ops.matmul import linear_backward, matmul_backward
-from ..runtime.machine import forget_with_residences
-from ..runtime.traced import is_traced
-from ..watch.policy import Warned
+from ...caches import BoundedCache
+from ...engine.dispatch_keys import stay_whole
+from ...engine.execute import run_by_rule
+from ...engine.handlers import handler
+from ...engine.memory import memory_of
+from ...engine.op_plan import Repeat, decided
+from ...engine.running.repeating import repeat_by_rule
+from ...engine.sharded import ShardedTensor, requires_grad
+from ...rules.call import Args, BoundCall, Kwargs, Op
+from ...rules.ops.matmul import linear_backward, matmul_backward
+from ...runtime.machine import forget_with_residences
+from ...runtime.traced import is_traced
+from ...watch.policy import Warned
 
 aten = torch.ops.aten
 _saved_for = torch._C._autograd._top_saved_tensors_default_hooks

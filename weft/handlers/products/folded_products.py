@@ -8,22 +8,22 @@ from itertools import count
 
 import torch
 
-from ..engine.execute import run_in
-from ..engine.op_plan import chosen
-from ..engine.sharded import ShardedTensor, begins_at, stand_of
-from ..engine.strides.restriding import with_strides
-from ..engine.total import Total
-from ..engine.views.conjugation import keep_marks
-from ..engine.views.copy_views import remember_alias
-from ..engine.views.folded import Fold, FoldedOp, fold, fold_of, folded_ops
-from ..rules.call import BoundCall, Op
-from ..rules.dims import one_each
-from ..rules.factors import Factors
-from ..rules.ops.views import reshape_groups
-from ..rules.registry import Rule
-from ..runtime.holding import Pieces
-from ..runtime.strides import row_major
-from .views.reshaping import free_reshape, show_folded
+from ...engine.execute import run_in
+from ...engine.op_plan import chosen
+from ...engine.sharded import ShardedTensor, begins_at, stand_of
+from ...engine.strides.restriding import with_strides
+from ...engine.total import Total
+from ...engine.views.conjugation import keep_marks
+from ...engine.views.copy_views import remember_alias
+from ...engine.views.folded import Fold, FoldedOp, fold, fold_of, folded_ops
+from ...rules.call import BoundCall, Op
+from ...rules.dims import one_each
+from ...rules.factors import Factors
+from ...rules.ops.views import reshape_groups
+from ...rules.registry import Rule
+from ...runtime.holding import Pieces
+from ...runtime.strides import row_major
+from ..views.reshaping import free_reshape, show_folded
 
 aten = torch.ops.aten
 Shape = tuple[int, ...]

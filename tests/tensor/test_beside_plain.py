@@ -79,12 +79,43 @@ def test_a_repeated_call_gives_what_plain_torch_gives(name: str, spec: P) -> Non
     assert told[0] == told[1] == told[2]
 
 
+WRITES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a mask": lambda x: x.masked_fill_(MASK, -1e9),
+    "a row": lambda x: x.add_(ROW),
+    "all elements": lambda x: x.mul_(MANY),
+    "one that lies otherwise": lambda x: x.div_(TURNED),
+    "no dims": lambda x: x.mul_(TWO),
+    "a copy": lambda x: x.copy_(MANY),
+    "a part": lambda x: x[1:, :, 2:].mul_(ROW).new_zeros(()) + x,
+    "three": lambda x: x.addcmul_(ROW, MANY, value=2),
+}
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("name", WRITES)
+def test_a_repeated_write_writes_what_plain_torch_writes(name: str, spec: P) -> None:
+    write, plain = WRITES[name], numbers(4, 3, 5, 5)
+    x, told = weft.shard(plain, MESH, spec), []
+    shown, before = x[:, 1:], x.clone()
+    for _ in range(3):
+        expected = write(plain)
+        with weft.comm_log() as log:
+            found = write(x)
+        torch.testing.assert_close(found.full_tensor(), expected)
+        torch.testing.assert_close(x.full_tensor(), plain)
+        torch.testing.assert_close(shown.full_tensor(), plain[:, 1:])
+        told.append(([(record.kind, record.total_bytes) for record in log], found._layout))
+    assert told[0] == told[1] == told[2]
+    assert not torch.equal(before.full_tensor(), plain)
+
+
 @pytest.mark.parametrize("name", ["a mask", "a number that torch makes a tensor of", "a row", "no dims, first"])
 def test_it_is_not_looked_at_again(name: str, looked_at: list[str]) -> None:
     x = weft.shard(numbers(4, 3, 5, 5), MESH, P("dp", "tp"))
     for _ in range(2):
         looked_at.clear()
         CALLS[name](x)
+        x.mul_(ROW)
     assert looked_at == []
 
 

@@ -13,7 +13,7 @@ from ..moves.movement import from_plain
 from ..op_kind import OpKind
 from ..op_plan import NOT_REPEATED, OpPlan, Repeat
 from ..sharded import ShardedTensor
-from .repeating_pieces import repeat_on_pieces
+from .repeating_pieces import repeat_on_pieces, repeat_writes
 from .repeating_whole import repeat_on_whole
 
 __all__ = ["beside_plain"]
@@ -22,9 +22,11 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def beside_plain(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Repeat | None:
-    """A call that only reads, whose sharded tensors lie as it needs them, and whose others are plain."""
+    """A call whose sharded tensors lie as it needs them, and whose others are plain; it only reads, or writes to its first tensor."""
     places = [at for at, x in enumerate(call.args) if isinstance(x, torch.Tensor)]
-    if len(places) != len(call.tensors) or not kind.is_pure or kind.viewed is not None or plan.outputs is None:
+    if len(places) != len(call.tensors) or kind.viewed is not None or plan.outputs is None:
+        return None
+    if not kind.is_pure and (kind.written != (0,) or kind.outs or result is not call.args[0]):
         return None
     needs = dict(zip(places, plan.inputs, strict=True))
     sharded = {at: x for at in places if isinstance(x := call.args[at], ShardedTensor)}
@@ -38,7 +40,7 @@ def beside_plain(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) ->
         is_here = all(x.device == home or not x.dim() for x in plain.values())
         run = repeat_on_whole(call, kind, result) if is_here else None
     else:
-        run = _brought(call, plan, {at: needs[at] for at in plain}, result)
+        run = _brought(call, plan, {at: needs[at] for at in plain}, kind, result)
     if run is None:
         return None
     again, others = run, tuple(plain)
@@ -63,13 +65,14 @@ def _rank(dtype: torch.dtype) -> int:
     return 3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if dtype is torch.bool else 1
 
 
-def _brought(call: BoundCall, plan: OpPlan, needs: dict[int, Layout], result: object) -> Repeat | None:
+def _brought(call: BoundCall, plan: OpPlan, needs: dict[int, Layout], kind: OpKind, result: object) -> Repeat | None:
     """With memories apart: each device is given its part of the plain ones."""
     if plan.schedule is None or plan.rule is None or plan.rule.local_args is not None or plan.bounds:
         return None
     stand_in = next(x for x in call.tensors if isinstance(x, ShardedTensor))  # only that it is sharded is looked at
     there = call.with_tensors([x if isinstance(x, ShardedTensor) else stand_in for x in call.tensors])
-    recipe, name = repeat_on_pieces(there, plan, result), str(call)
+    recipe = repeat_writes(there, plan) if kind.written else repeat_on_pieces(there, plan, result)
+    name = str(call)
     if recipe is None:
         return None
 

@@ -42,18 +42,11 @@ def noted(x: torch.Tensor) -> torch.Tensor:
 def layers(*args: object) -> tuple[torch.Tensor, ...]:
     call = BoundCall(aten._cudnn_rnn.default, args)
     x, states, weights = given(call)
-    block = in_one_block(weights)
-    assert torch.equal(call.tensor("weight_buf"), block), (
-        "RNN module weights are not part of single contiguous chunk of memory"
-    )
+    assert call.arg("weight_buf") is None
     with torch.no_grad():
         out, *last = computed(call, x, states, weights)
     cells = last[1] if len(states) == 2 else x.new_empty(0)
-    return out, last[0], cells, noted(x), block
-
-
-def in_one_block(weights: list[torch.Tensor], *_: object) -> torch.Tensor:
-    return torch.cat([weight.reshape(-1) for weight in weights])
+    return out, last[0], cells, noted(x), torch.cat([weight.reshape(-1) for weight in weights])
 
 
 def gradients(*args: object) -> tuple[object, ...]:
@@ -78,7 +71,6 @@ def stand_ins() -> Iterator[None]:
     """Has cuDNN's ops run on a host."""
     with torch.library._scoped_library("aten", "IMPL") as library, ThreadPoolExecutor(1) as elsewhere:
         library.impl("_cudnn_rnn", layers, "CPU")
-        library.impl("_cudnn_rnn_flatten_weight", in_one_block, "CPU")
         # Where torch differentiates, it does not: the gradient of the stand-in is worked out in a thread of its own.
         library.impl("_cudnn_rnn_backward", lambda *args: elsewhere.submit(gradients, *args).result(), "CPU")
         yield

@@ -13,7 +13,7 @@ import weft
 from weft import P
 
 from .harness import memory
-from .recurrent_kernels import GRU, LSTM, TANH, in_one_block, stand_ins
+from .recurrent_kernels import GRU, LSTM, TANH, stand_ins
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="stand-ins for the kernels of a GPU, which is here")
 MESH = weft.make_mesh({"dp": 4})
@@ -42,9 +42,8 @@ def grown(
 ):
     """What the op gives, and the gradients of all that it is given."""
     states, cells = first if mode == LSTM else (*first[:1], None)
-    block = None if isinstance(x, weft.Tensor) else in_one_block([p.detach() for p in module._flat_weights])
     results = torch.ops.aten._cudnn_rnn(
-        x, module._flat_weights, 4 if module.bias else 2, block, states, cells, mode, module.hidden_size, 0,
+        x, module._flat_weights, 4 if module.bias else 2, None, states, cells, mode, module.hidden_size, 0,
         module.num_layers, module.batch_first, dropout, train, module.bidirectional, [], None,
     )  # fmt: skip
     loss = results[0].square().sum() + 2 * results[1].sum()
@@ -111,9 +110,8 @@ def test_only_what_is_asked_for_is_given() -> None:
 def test_notes_of_other_sequences_are_refused_by_the_stand_in() -> None:
     """Otherwise these tests could pass with the notes of the whole batch for a part of it."""
     module, x, (states, cells) = made(LSTM, "one", 4)
-    block = in_one_block([p.detach() for p in module._flat_weights])
-    args = [module._flat_weights, 4, block, states, cells, LSTM, 7, 0, 1, False, 0.0, True, False, [], None]
-    out, *_, notes, _ = torch.ops.aten._cudnn_rnn(x, *args)
+    args = [module._flat_weights, 4, None, states, cells, LSTM, 7, 0, 1, False, 0.0, True, False, [], None]
+    out, *_, notes, block = torch.ops.aten._cudnn_rnn(x, *args)
     back = [*args[:2], block, states, cells, out, out, None, None, *args[5:], notes, [True] * 4]
     torch.ops.aten._cudnn_rnn_backward(x, *back)
     with pytest.raises(AssertionError):

@@ -23,6 +23,8 @@ Keys = torch._C.DispatchKeySet
 _NAME, _OF_MANY_DIMS = "DeferredInit", "TESTING_ONLY_GenericWrapper"
 """Keys that torch leaves to others, and that no library in use takes. Without them, all calls come in parts."""
 _KEY, _MANY = torch._C._parse_dispatch_key(_NAME), torch._C._parse_dispatch_key(_OF_MANY_DIMS)
+_NOTED = torch._C._parse_dispatch_key("PythonTLSSnapshot")
+"""Where torch notes what its Python has to find again; calls go on from there as they came."""
 _WHOLE = Keys(torch._C.DispatchKey.AutogradNestedTensor)
 
 _all_ops, _aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
@@ -49,10 +51,10 @@ def keys_of(dtype: torch.dtype, rank: int) -> Keys | None:
 
 def stay_whole(op: Op, which: Callable[..., bool], *, of_many_dims: bool = False) -> None:
     """Lets calls of an op stay whole, if they are such; `of_many_dims`: only where a tensor has three dims or more."""
-    name = _OF_MANY_DIMS if of_many_dims else _NAME
-    if _KEY is None or (of_many_dims and _MANY is None):
+    name, key = (_OF_MANY_DIMS, _MANY) if of_many_dims else (_NAME, _KEY)
+    if _KEY is None or key is None:
         return
-    redispatch, below = op._handle.redispatch_boxed, torch._C._dispatch_keyset_full_after(_KEY)
+    redispatch, below = op._handle.redispatch_boxed, torch._C._dispatch_keyset_full_after(key)
 
     def kernel(keys: Keys, *args: object) -> object:
         in_parts, whole = _next_keys((keys & below).raw_repr())
@@ -77,7 +79,7 @@ def say_first(op: Op, by: Callable[..., object]) -> None:
     """Lets calls of an op on tensors of many dims be said by others, before torch takes them apart; `NotImplemented`: as torch does."""
     if _KEY is None or _MANY is None:
         return
-    redispatch, below = op._handle.redispatch_boxed, torch._C._dispatch_keyset_full_after(_KEY)
+    redispatch, below = op._handle.redispatch_boxed, torch._C._dispatch_keyset_full_after(_MANY)
 
     def kernel(keys: Keys, *args: object) -> object:
         result = by(*args)
@@ -100,6 +102,9 @@ def let_in(*keys: torch._C.DispatchKey) -> Iterator[None]:
 def _next_keys(raw: int) -> tuple[Keys, Keys | None]:
     """Where a call goes on in parts, and where autograd is next, to the formula for one that stays whole."""
     keys = Keys.from_raw_repr(raw)
-    below = keys.remove(torch._C.DispatchKey.PythonDispatcher)  # a compiler's, which knows decompositions
-    is_recorded = torch._C._dispatch_key_name(below.highestPriorityTypeId()).startswith("Autograd")
-    return keys, below | _WHOLE if is_recorded else None
+    whole = keys.remove(torch._C.DispatchKey.PythonDispatcher)  # a compiler's, which knows decompositions
+    rest = whole
+    for passed in (_KEY, _NOTED):
+        rest = rest if passed is None else rest.remove(passed)
+    is_recorded = torch._C._dispatch_key_name(rest.highestPriorityTypeId()).startswith("Autograd")
+    return keys, whole | _WHOLE if is_recorded else None

@@ -14,7 +14,7 @@ from . import (  # noqa: F401
     packing,
     quantiles,
     random_numbers,
-    recurrent_layers,
+    recurrent_gradients,
     recurrent_states,
     settled_sizes,
     shared_memory,

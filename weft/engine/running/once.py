@@ -12,7 +12,6 @@ import torch
 
 from ...caches import cached
 from ...rules.call import BoundCall
-from ...rules.ops.recurrence.cudnn import LAYERS
 from ...runtime.machine import residence
 from ...runtime.processes.mesh_processes import leaves_out
 from ...sharding.layout import Layout
@@ -35,14 +34,14 @@ def is_random(func: torch._ops.OpOverload) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
-_LEFT_BEHIND = {LAYERS: (3, 4)}
+_LEFT_BEHIND = {torch.ops.aten._cudnn_rnn.default: (3, 4)}
 """Which results a kernel leaves for the way back: beside what it needs, they hold what was in memory."""
 
 
 def is_drawn(func: torch._ops.OpOverload, position: int) -> bool:
     """Whether one of the results of an op is made of random numbers, which all processes have to draw alike.
 
-    >>> is_drawn(LAYERS, 0), is_drawn(LAYERS, 3)
+    >>> is_drawn(torch.ops.aten._cudnn_rnn.default, 0), is_drawn(torch.ops.aten._cudnn_rnn.default, 3)
     (True, False)
     """
     return is_random(func) and position not in _LEFT_BEHIND.get(func, ())

@@ -15,24 +15,17 @@ from ...call import BoundCall
 from ...factors import Dims, Factors
 from ...registry import Region, Rule, Spec, rules
 
-__all__ = ["GRADIENTS", "LAYERS", "STATED"]
+__all__ = ["GRADIENTS", "STATED"]
 
-_FORWARD, _BACKWARD = torch.ops.aten._cudnn_rnn.default, torch.ops.aten._cudnn_rnn_backward.default
-_GIVEN = "Tensor input, Tensor[] weight, int weight_stride0, Tensor? weight_buf, Tensor hx, Tensor? cx"
-_MADE = "Tensor output, Tensor? grad_output, Tensor? grad_hy, Tensor? grad_cy"
-_SAID = (
-    "int mode, int hidden_size, int proj_size, int num_layers, bool batch_first, float dropout, bool train, "
-    "bool bidirectional, int[] batch_sizes, Tensor? dropout_state"
-)
+_LAYERS, _BACKWARD = torch.ops.aten._cudnn_rnn.default, torch.ops.aten._cudnn_rnn_backward.default
 
 _library = torch.library.Library("weft", "FRAGMENT")
 _library.define(
-    f"cudnn_rnn({_GIVEN}, {_SAID}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    tags=(torch.Tag.nondeterministic_seeded,),
+    "cudnn_rnn_gradients(Tensor input, Tensor[] weight, int weight_stride0, Tensor? weight_buf, Tensor hx, Tensor? cx, "
+    "Tensor output, Tensor? grad_output, Tensor? grad_hy, Tensor? grad_cy, int mode, int hidden_size, int proj_size, "
+    "int num_layers, bool batch_first, float dropout, bool train, bool bidirectional, int[] batch_sizes, "
+    "Tensor? dropout_state, Tensor reserve, bool[] output_mask) -> Tensor[]"
 )
-_library.define(f"cudnn_rnn_gradients({_GIVEN}, {_MADE}, {_SAID}, Tensor reserve, bool[] output_mask) -> Tensor[]")
-LAYERS = torch.ops.weft.cudnn_rnn.default
-"""Layers whose weights lie anywhere."""
 GRADIENTS = torch.ops.weft.cudnn_rnn_gradients.default
 """The gradients that are asked for, one after the other: of the input, of the states, of each weight."""
 
@@ -90,7 +83,7 @@ def _layers_here(call: BoundCall, inputs: Sequence[Region], outputs: Sequence[Re
     nothing = x.new_empty(0, dtype=torch.uint8), x.new_empty(0)
     if x.is_meta or not x.numel():
         return (*(x.new_zeros(region.shape) for region in outputs[:3]), *nothing)
-    return (*call.results()[:3], *nothing)
+    return (*_dense(call).results()[:3], *nothing)
 
 
 def _dense(call: BoundCall) -> BoundCall:
@@ -141,7 +134,7 @@ def _compute_gradients(*args: object) -> list[torch.Tensor]:
     if x.is_meta or not x.numel():
         return [torch.zeros_like(each) for each, _ in _asked(call)]
     if not call.tensor("reserve").numel():
-        given = BoundCall(LAYERS, tuple(call.arg(each.name) for each in LAYERS._schema.arguments))
+        given = BoundCall(_LAYERS, tuple(call.arg(each.name) for each in _LAYERS._schema.arguments))
         *_, notes, block = given.replaced(weight_buf=None).results()
         call = call.replaced(reserve=notes, weight_buf=block)
     *gradients, weights = _BACKWARD(*call.args)
@@ -149,25 +142,10 @@ def _compute_gradients(*args: object) -> list[torch.Tensor]:
     return kept + (list(weights) if mask[3] else [])
 
 
-def _compute_layers(*args: object) -> object:
-    """What cuDNN gives of weights that it finds in one block: of others it warns, and copies them all the same."""
-    call = _dense(BoundCall(_FORWARD, args, {}))
-    if call.arg("weight_buf") is None:
-        sizes = ("mode", "hidden_size", "proj_size", "num_layers", "batch_first", "bidirectional")
-        copies = [weight.clone() for weight in call.tensor_list("weight")]  # which are moved into the block
-        features = call.tensor("input").shape[-1]
-        said = {name: call.arg(name) for name in ("weight_stride0", *sizes)}
-        call = call.replaced(weight_buf=torch.ops.aten._cudnn_rnn_flatten_weight(copies, input_size=features, **said))
-    return call()
-
-
-_library.impl("cudnn_rnn", _compute_layers, "CompositeExplicitAutograd")
 _library.impl("cudnn_rnn_gradients", _compute_gradients, "CompositeExplicitAutograd")
 
 rules |= {
-    LAYERS: Rule(_layers, local=_layers_here, results=_results),
+    _LAYERS: Rule(_layers, local=_layers_here, results=_results),
     GRADIENTS: Rule(_gradients, results=_gradient_results),
-    # Their handlers have them come as those above.
-    _FORWARD: Rule(lambda _: None, results=_results),
-    _BACKWARD: Rule(lambda _: None, results=_results_and_list),
+    _BACKWARD: Rule(lambda _: None, results=_results_and_list),  # its handler has it come as the one above
 }

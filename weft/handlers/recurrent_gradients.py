@@ -1,4 +1,4 @@
-"""Recurrent layers of cuDNN, as ops that take weights that lie anywhere, and give gradients as one list instead of tensors and a list."""
+"""The gradients of cuDNN's recurrent layers, which come as tensors and a list of tensors: for the engine they are one list."""
 
 from __future__ import annotations
 
@@ -6,17 +6,10 @@ import torch
 
 from ..engine.handlers import handler
 from ..rules.call import BoundCall
-from ..rules.ops.recurrence.cudnn import GRADIENTS, LAYERS, STATED
-
-aten = torch.ops.aten
+from ..rules.ops.recurrence.cudnn import GRADIENTS, STATED
 
 
-@handler(aten._cudnn_rnn.default)
-def _of_any_weights(call: BoundCall) -> object:
-    return LAYERS(*call.args, **call.kwargs)
-
-
-@handler(aten._cudnn_rnn_backward.default)
+@handler(torch.ops.aten._cudnn_rnn_backward.default)
 def _in_one_list(call: BoundCall) -> tuple[object, ...]:
     each = iter(GRADIENTS(*call.args, **call.kwargs))
     asked = zip(STATED, call.flags("output_mask"), strict=False)

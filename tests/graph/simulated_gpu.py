@@ -19,7 +19,7 @@ from weft.runtime.memory import lazy_copy
 def by_address(x: torch.Tensor) -> torch.Tensor:
     """The memory that a tensor has now, whatever becomes of the tensor."""
     storage = x.untyped_storage()
-    if not storage.nbytes():
+    if not storage.nbytes() or x.is_meta:
         return x
     memory = (ctypes.c_byte * storage.nbytes()).from_address(torch._C._data_address(x))
     return torch.frombuffer(memory, dtype=x.dtype).as_strided(x.shape, x.stride(), x.storage_offset())
@@ -59,11 +59,13 @@ class Capture(TorchDispatchMode):
             raise RuntimeError("operation not permitted when stream is capturing")
         given = pytree.tree_map_only(torch.Tensor, by_address, (args, kwargs or {}))
         results = func(*args, **(kwargs or {}))
+        leaves = pytree.tree_leaves((args, kwargs, results))
+        if any(isinstance(x, torch.Tensor) and x.is_meta for x in leaves):
+            return results  # what torch is asked about tensors without memory runs nowhere
         made = pytree.tree_map_only(torch.Tensor, by_address, results)
         self.launch.calls.append((func, *given, made))
         # What it reads is there as long as the capture, too, even if a tensor gets other memory (`.data = …`): memory of
         # the host that is freed may be gone, a GPU's is not.
-        leaves = pytree.tree_leaves((args, kwargs, results))
         self.launch.kept += [x.untyped_storage() for x in leaves if isinstance(x, torch.Tensor)]
         return results
 

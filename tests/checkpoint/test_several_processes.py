@@ -127,6 +127,10 @@ def test_folders_that_are_not_one(tmp_path: Path) -> None:
     assert found("elsewhere", tmp_path) == "found [True, True]\n"
 
 
+def test_processes_that_do_unlike_things_are_told_soon(tmp_path: Path) -> None:
+    assert found("unlike", tmp_path) == "found [True, True, True]\n"
+
+
 def test_a_lost_process_gets_its_state_from_a_replica(tmp_path: Path) -> None:
     said = found("recovered", tmp_path, 4)
     assert said.startswith("found [3, True, ")

@@ -74,7 +74,7 @@ def saved(
     where, tensors, token = asked.where, asked.tensors, _new_token()
     one_file = wait and _is_one_file(where)
     if wait:
-        agreed(where, "a file" if one_file else "a folder", unfit, tensors if one_file else None)
+        agreed(where, "a file" if one_file else "a folder", unfit, tensors if one_file else None, token)
     ready = {name: settled(x) for name, x in tensors.items()}
     if one_file:
         save_file(tensors, ready, where, token)
@@ -217,6 +217,7 @@ class _Save:
         Whoever goes through it does the work; it yields how many bytes were written, part by part.
         """
         try:
+            self.exchange.begin()
             problem: Exception | None = self.refusal
             report: Report = None if problem is None else [str(problem)]
             try:

@@ -121,7 +121,7 @@ def _taken_state(ask: Callable[[], tuple[State, Path]], wait: bool) -> _StateToS
     """What is asked for, if it can be saved; the save before it has ended then."""
     state, where = ask()
     structure, tensors = flattened(state)
-    check_storable(tensors)
+    check_storable(tensors, plain=_is_one_file(where))
     check_has_values(tensors)
     if _is_one_file(where):
         check_fits_file(state, structure, tensors, where, wait)

@@ -240,7 +240,7 @@ def save_pretrained(model: torch.nn.Module, path: str | os.PathLike[str], *, max
         if isinstance(max_file_bytes, bool) or not isinstance(max_file_bytes, int) or max_file_bytes < 1:
             raise ValueError(f"max_file_bytes is a number of bytes from 1 on, but got {max_file_bytes!r}")
         structure, tensors = flattened(model)
-        check_storable(tensors)
+        check_storable(tensors, plain=True)
         check_has_values(tensors)
         check_names(structure, tensors)
         finish_running()

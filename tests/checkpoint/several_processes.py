@@ -512,12 +512,16 @@ def elsewhere(folder: Path) -> object:
     layer = model(P("a"))
     said = refused(lambda: save(layer, folder / str(weft.distributed.process_index()), wait=False).wait(30))
     save(layer, folder / "weft", wait=False).wait(30)
-    return ["process 1 does not see there what process 0 has written" in said, loaded(folder / "weft", P(None, "a"))]
+    return [
+        "process 1 does not see there what process 0 has written" in said,
+        loaded(folder / "weft", P(None, "a")),
+        *_unlike(folder / "unlike", layer),
+    ]
 
 
-def unlike(folder: Path) -> object:
+def _unlike(folder: Path, layer: torch.nn.Module) -> list[bool]:
     """One process removes what others still save, or waits for a save that others make in the background: all are told soon."""
-    layer, first, outcome = model(P("a")), weft.on_main(), exchange.FolderNotes._outcome
+    first, outcome = weft.on_main(), exchange.FolderNotes._outcome
 
     def late(notes: exchange.FolderNotes) -> str | None:
         while (folder / "removed").exists():

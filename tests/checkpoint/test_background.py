@@ -65,6 +65,7 @@ def test_what_is_saved_is_the_state_at_the_call(tmp_path: Path, kind: str, held:
     assert verify(tmp_path).tensors == 1
 
 
+@pytest.mark.parametrize("memory", ["separate"], indirect=True)  # tensors here are plain
 @pytest.mark.parametrize("when", ["while it is saved", "later"])
 def test_a_tensor_may_grow_in_place(tmp_path: Path, when: str, held: threading.Event) -> None:
     module = torch.nn.Module()

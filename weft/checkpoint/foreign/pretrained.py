@@ -24,7 +24,7 @@ from ..files.opening import index_at
 from ..loading import PAUSE, TRIES, load
 from ..shares import check_has_values, check_storable, settled
 from ..tree import flattened
-from .whole_files import check_names, save_files
+from .whole_files import check_names, config_folder, save_files
 
 __all__ = ["from_pretrained", "save_pretrained"]
 
@@ -135,7 +135,7 @@ def _made(kind: type[Model], where: Path, dtype: torch.dtype | None) -> tuple[Mo
         raise CheckpointError(
             f"there is no folder {str(where)!r}: give one with the files of a model, downloaded before"
         )
-    config = made_of.from_pretrained(str(where))
+    config = made_of.from_pretrained(str(config_folder(where)))
     said, usual = getattr(config, "dtype", None), torch.get_default_dtype()
     dtype = dtype or (said if isinstance(said, torch.dtype) else usual)
     torch.set_default_dtype(dtype)  # so that what the model makes in a dtype of its own keeps it

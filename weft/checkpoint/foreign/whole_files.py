@@ -119,15 +119,15 @@ class _ModelFolder:
         new, was = sorted(path.name for path in beside.iterdir()), beside / _WAS
         was.mkdir()
         for name in new:
-            with suppress(FileNotFoundError):
-                shutil.copyfile(self.path / name, was / name)
+            if (self.path / name).is_file():
+                write_whole(was / name, (self.path / name).read_bytes())
         if several:
             (was / _ALONE).touch()  # while that stands there, it is the model
         sync_folder(was)
 
         def restore() -> None:
             for name in new:
-                with suppress(FileNotFoundError):
+                with suppress(OSError):  # why the save failed is said
                     (was / name).replace(self.path / name)
 
         try:

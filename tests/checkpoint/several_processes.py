@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+import shutil
 import sys
 import threading
 import time
@@ -511,7 +512,40 @@ def elsewhere(folder: Path) -> object:
     layer = model(P("a"))
     said = refused(lambda: save(layer, folder / str(weft.distributed.process_index()), wait=False).wait(30))
     save(layer, folder / "weft", wait=False).wait(30)
-    return ["process 1 does not see there what process 0 has written" in said, loaded(folder / "weft", P(None, "a"))]
+    return [
+        "process 1 does not see there what process 0 has written" in said,
+        loaded(folder / "weft", P(None, "a")),
+        *_unlike(folder / "unlike", layer),
+    ]
+
+
+def _unlike(folder: Path, layer: torch.nn.Module) -> list[bool]:
+    """One process removes what others still save, or waits for a save that others make in the background: all are told soon."""
+    first, outcome = weft.on_main(), exchange.FolderNotes._outcome
+
+    def late(notes: exchange.FolderNotes) -> str | None:
+        while (folder / "removed").exists():
+            time.sleep(0.005)
+        return outcome(notes)
+
+    exchange.FolderNotes._outcome = late
+    handle = save(layer, folder / "removed", wait=False)
+    said = [refused(handle.wait)]
+    if first:
+        shutil.rmtree(folder / "removed")
+    exchange.FolderNotes._outcome = outcome
+    gathered(None)
+    for waits in (first, not first):
+        try:
+            handle = save(layer, folder / "weft", wait=waits)
+            said.append(refused(lambda handle=handle: handle.wait(15)))
+        except CheckpointError as error:
+            said.append(str(error))
+    options = "process {} saves with wait=True, but process {} with wait=False: give all processes the same options"
+    return [
+        ("was removed before all processes had finished" in said[0]) is not first,
+        *(options.format(i, 1 - i) in text for i, text in enumerate(said[1:])),
+    ]
 
 
 def recovered(folder: Path) -> object:
@@ -558,6 +592,9 @@ def _flat(state: dict[str, torch.Tensor]) -> tuple[object, dict[str, torch.Tenso
 
 
 class _Alone:
+    def begin(self) -> None:
+        pass
+
     def reports(self, mine: object) -> list[object]:
         return [mine]
 

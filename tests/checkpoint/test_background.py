@@ -65,6 +65,21 @@ def test_what_is_saved_is_the_state_at_the_call(tmp_path: Path, kind: str, held:
     assert verify(tmp_path).tensors == 1
 
 
+@pytest.mark.parametrize("memory", ["separate"], indirect=True)  # tensors here are plain
+@pytest.mark.parametrize("when", ["while it is saved", "later"])
+def test_a_tensor_may_grow_in_place(tmp_path: Path, when: str, held: threading.Event) -> None:
+    module = torch.nn.Module()
+    module.register_buffer("queue", torch.arange(6.0))
+    handle = save({"module": module, "x": torch.ones(3)}, tmp_path, wait=False)
+    if when == "later":
+        held.set()
+        handle.wait()
+    module.queue.resize_(600).fill_(7)
+    held.set()
+    handle.wait()
+    assert load(tmp_path)["module"]["queue"].tolist() == [0, 1, 2, 3, 4, 5]
+
+
 def test_a_training_goes_on_while_it_is_saved(tmp_path: Path, held: threading.Event) -> None:
     model = weft.nn.shard_module(torch.nn.Linear(6, 6), MESH, {"weight": P("tp", "dp")})
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.5)

@@ -244,6 +244,8 @@ UNFIT = {
     "is torch.sparse_coo, which torch's checkpoints have no form for": torch.eye(2).to_sparse(),
     "has no shape and no value yet": torch.nn.LazyLinear(2),
     "stand at most 100 inside each other": holds_itself(),
+    r"strings or whole numbers as keys, but 'x' has \(1, 2\)": {(1, 2): torch.ones(2)},
+    "strings or whole numbers as keys, but 'x' has True": {True: 1},
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable
 from enum import IntEnum
@@ -12,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch._subclasses import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 import weft
-from weft import P
+from weft import NamedMapping, P
 from weft.checkpoint import CheckpointError, load, reading, save, save_dcp, save_pretrained, saving_plan, verify
 
 MESH = weft.make_mesh({"dp": 2, "tp": 3})
@@ -107,6 +108,41 @@ def test_what_no_file_can_hold_is_refused_before_anything_changes(tmp_path: Path
         with pytest.raises(CheckpointError, match=message):
             save(state(), path)
         assert load(path)["x"].tolist() == [0, 0, 0]
+
+
+DTYPES = sorted({dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}, key=str)
+FORMLESS = r"qu?int|u?int[1-7]$"
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+def test_tensors_of_every_dtype_come_back_or_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    mesh = weft.make_mesh({"a": 2})
+    for dtype in DTYPES:
+        x = (torch.arange(64, dtype=torch.uint8) % 2).view(dtype).view(2, -1)
+        name = str(dtype).removeprefix("torch.")
+        for write in (save, save_dcp, lambda state, path: save(state, path, wait=False).wait()):
+            path = tmp_path / f"{name} {write.__name__}"
+            if re.match(FORMLESS, name):
+                with pytest.raises(
+                    CheckpointError, match=rf"'x' is torch.{name}, which .* have no form for: convert it"
+                ):
+                    write({"x": x}, path)
+                assert not path.exists()
+                continue
+            write({"x": weft.shard(x, mesh, P("a"))}, path)
+            found = load(path, {"x": NamedMapping(mesh, P(None, "a"))})["x"].full_tensor()
+            assert (found.dtype, found.shape) == (dtype, x.shape)
+            assert torch.equal(found.contiguous().view(torch.uint8), x.view(torch.uint8)), dtype
+            verify(path)
+
+
+def test_plain_files_say_only_the_dtypes_that_others_know(tmp_path: Path) -> None:
+    x = torch.randn(4, dtype=torch.complex128)
+    with pytest.raises(CheckpointError, match=r"save to a directory with .*, convert it"):
+        save({"x": x}, tmp_path / "x.safetensors")
+    save({"x": x}, tmp_path / "weft")
+    (file,) = (tmp_path / "weft").glob("*.safetensors")
+    assert torch.equal(torch.view_as_complex(load_file(file)["x"]), x)
 
 
 HOLDING_NOTHING = {

@@ -123,8 +123,8 @@ def test_what_cannot_be_noted_of_a_save_that_is_complete(tmp_path: Path) -> None
     assert found("unnoted", tmp_path) == f"found {['nothing was wrong', True] * 2}\n"
 
 
-def test_folders_that_are_not_one(tmp_path: Path) -> None:
-    assert found("elsewhere", tmp_path) == "found [True, True]\n"
+def test_folders_that_are_not_one_and_options_that_differ(tmp_path: Path) -> None:
+    assert found("elsewhere", tmp_path) == f"found {[True] * 5}\n"
 
 
 def test_a_lost_process_gets_its_state_from_a_replica(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from weft import P
 from weft.checkpoint import CheckpointError, from_pretrained, load, loading, save, save_dcp, save_pretrained
 from weft.checkpoint.files.index import Index
 from weft.checkpoint.files.lock import FolderLock
-from weft.checkpoint.foreign import pretrained
+from weft.checkpoint.foreign import pretrained, whole_files
 
 MESH = weft.make_mesh({"dp": 2, "tp": 3})
 SPECS = [P(), P("dp"), P(None, "tp"), P("tp", "dp"), P(("dp", "tp")), P(None, ("tp", "dp"))]
@@ -256,6 +256,7 @@ def test_a_pretrained_folder_is_of_the_last_save(tmp_path: Path, before: int, af
     assert (tmp_path / "model.safetensors.index.json").exists() == (len(list(tmp_path.glob("*.safetensors"))) > 1)
 
 
+@pytest.mark.parametrize("memory", ["separate"], indirect=True)  # tensors here are plain
 @pytest.mark.parametrize(("before", "after"), [(40, 40), (40, 80), (1 << 30, 40), (40, 1 << 30), (1 << 30, 1 << 30)])
 def test_a_save_that_is_stopped_leaves_one_model_of_two(
     tmp_path: Path, before: int, after: int, monkeypatch: pytest.MonkeyPatch
@@ -285,6 +286,72 @@ def test_a_save_that_is_stopped_leaves_one_model_of_two(
         save_pretrained(new, folder, max_file_bytes=after)
         assert all(torch.equal(load(folder)[name], x) for name, x in new.state_dict().items())
         assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
+
+
+class Valued(torch.nn.Module):
+    """A model whose parameters all are what its config says."""
+
+    config_class = Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.a, self.b = (torch.nn.Parameter(torch.full((4,), float(config.width))) for _ in range(2))
+
+
+@pytest.mark.parametrize("memory", ["separate"], indirect=True)  # tensors here are plain
+@pytest.mark.parametrize("before", [1, 1 << 30])
+@pytest.mark.parametrize("after", [1, 1 << 30])
+def test_a_save_that_is_killed_leaves_weights_with_their_config(
+    tmp_path: Path, before: int, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(BaseException):
+        pass
+
+    rename, unlink, remove = Path.replace, Path.unlink, whole_files.shutil.rmtree
+    seen = set()
+    for moment in range(9):
+        folder, left = tmp_path / str(moment), moment
+        save_pretrained(Valued(Config(1)), folder, max_file_bytes=before)
+
+        def lives() -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise KilledError
+
+        with monkeypatch.context() as patch, contextlib.suppress(KilledError):
+            patch.setattr(Path, "replace", lambda path, target: (lives(), rename(path, target))[1])
+            patch.setattr(Path, "unlink", lambda path, missing_ok=False: (lives(), unlink(path, missing_ok))[1])
+            patch.setattr(whole_files.shutil, "rmtree", lambda path, **options: (lives(), remove(path, **options))[1])
+            save_pretrained(Valued(Config(2)), folder, max_file_bytes=after)
+        model = from_pretrained(Valued, folder, MESH, {})
+        values = {model.config.width, *model.a.tolist(), *model.b.tolist()}
+        assert len(values) == 1, (moment, values)
+        seen |= values
+        save_pretrained(Valued(Config(3)), folder, max_file_bytes=before)
+        assert from_pretrained(Valued, folder, MESH, {}).config.width == 3
+        assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
+    assert seen == {1, 2}
+
+
+@pytest.mark.parametrize("memory", ["separate"], indirect=True)  # tensors here are plain
+def test_a_config_goes_back_where_the_weights_cannot_take_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_pretrained(Valued(Config(1)), tmp_path)
+    rename = Path.replace
+
+    def broken(path: Path, target: Path) -> Path:
+        if target.name == "model.safetensors":
+            raise OSError(5, "Input/output error")
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", broken)
+        with pytest.raises(CheckpointError, match="Input/output error"):
+            save_pretrained(Valued(Config(2)), tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text()) == {"width": 1}
 
 
 def test_what_a_save_to_a_file_has_left_goes_with_the_next_one(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import torch
 from ..runtime.processes import world
 from ..runtime.processes.agreement.notices import noticed, write_notice
 from ..runtime.processes.agreement.values import gathered
+from ..runtime.processes.liveness.waiting import looking
 from .errors import CheckpointError
 from .files.checksums import checksum
 
@@ -42,6 +43,8 @@ Report = WrittenReport | list[str] | str | None
 """A text is what went wrong, a list of one why it did not begin."""
 NOTES = ".saving-"
 """How the names of folders with notes begin."""
+_BEHIND = "in the background"
+"""Who makes a save in the background, as processes tell each other."""
 _GRACE = 30.0
 """Seconds that others are waited for when the program itself has ended."""
 _SEEN = 120.0
@@ -83,14 +86,21 @@ def taken(take: Callable[[], T], nothing: T) -> tuple[T, CheckpointError | None]
 
 
 def agreed(
-    folder: Path, form: str, unfit: CheckpointError | None, listed: Mapping[str, torch.Tensor] | None = None
+    folder: Path,
+    form: str,
+    unfit: CheckpointError | None,
+    listed: Mapping[str, torch.Tensor] | None = None,
+    token: str = "",
 ) -> str:
     """A word for a save that all begin together; raises in all if one cannot, or does not write the same `form`.
 
-    Where one file or list says what all write, `listed` is what it says of: tensors of these names, dtypes and shapes.
+    Where one file or list says what all write, `listed` is what it says of: tensors of these names, dtypes and shapes. A save
+    that has a `token` already may be one in the background elsewhere, whose process does not come here: that is looked for.
     """
     kinds = [(name, str(x.dtype), tuple(x.shape)) for name, x in (listed or {}).items()]
-    every = gathered((uuid.uuid4().hex[:8], form, checksum(repr(kinds).encode()), unfit and str(unfit)), "save")
+    mine = uuid.uuid4().hex[:8], form, checksum(repr(kinds).encode()), unfit and str(unfit)
+    with looking(lambda: _check_all_wait(folder, token)):
+        every = gathered(mine, "save")
     for *_, text in every:
         if text is not None:
             raise unfit or CheckpointError(text)
@@ -107,8 +117,31 @@ def agreed(
     return str(every[0][0])
 
 
+def _check_all_wait(folder: Path, token: str) -> None:
+    """Raises, and tells those that are about to wait for this process, if another makes this save in the background."""
+    for process in noticed(_name(token, _BEHIND)):
+        mine = world.current().process
+        text = (
+            f"cannot save to {str(folder)!r}: process {mine} saves with wait=True, but process {process} with wait=False: "
+            "give all processes the same options"
+        )
+        with suppress(RuntimeError, ValueError):
+            write_notice(_name(token, str(mine)), [text])
+            if mine == 0:
+                write_notice(_name(token, "outcome"), text)
+        raise CheckpointError(text)
+
+
+def _name(token: str, what: str) -> str:
+    """What a notice of a save is called where processes find each other."""
+    return f"save {token} {what}"
+
+
 class CommitRounds(Protocol):
     """Two rounds: all say what they have written, then the first says how it ended."""
+
+    def begin(self) -> None:
+        """Says how this process saves."""
 
     def reports(self, mine: Report) -> list[Report]:
         """What each process has written, in order; all of them in the first process at least."""
@@ -119,6 +152,9 @@ class CommitRounds(Protocol):
 
 class Together:
     """The processes wait for each other."""
+
+    def begin(self) -> None:
+        """They have agreed already."""
 
     def reports(self, mine: Report) -> list[Report]:
         """What each process has written."""
@@ -144,6 +180,11 @@ class FolderNotes:
         self._timeout = here.timeout.total_seconds()
         self._outside: str | None = None
         """Why this process cannot take part: what it has against the save, or against the folder."""
+
+    def begin(self) -> None:
+        """Says that this process does not come where those meet that wait: one that does hears of it there."""
+        if self._count > 1:
+            self._tell(_BEHIND, self._process)
 
     def reports(self, mine: Report) -> list[Report]:
         """What each process has written, in the first; the others leave theirs."""
@@ -192,10 +233,10 @@ class FolderNotes:
         """Says something where processes find each other; one that has left the others meanwhile says it in the folder only."""
         if world.joined() is self._here:
             with suppress(RuntimeError, ValueError):
-                write_notice(f"save {self._token} {name}", content)
+                write_notice(_name(self._token, name), content)
 
     def _told(self, name: str) -> list[object]:
-        return noticed(f"save {self._token} {name}") if world.joined() is self._here else []
+        return noticed(_name(self._token, name)) if world.joined() is self._here else []
 
     def _found(self, name: str) -> Report:
         started, pause = time.monotonic(), 0.002
@@ -205,6 +246,11 @@ class FolderNotes:
             told = self._told(name)
             if told:
                 return told[0]  # type: ignore[return-value] # as one of the processes has written it
+            if not self._folder.exists():  # with the note of this process in it
+                raise CheckpointError(
+                    f"cannot save to {str(self._folder.parent)!r}: what was written there was removed before all processes had finished. "
+                    "Let each wait for the save before one of them removes it"
+                )
             now = time.monotonic()
             if ended_at is None and not threading.main_thread().is_alive():
                 ended_at = now

@@ -80,7 +80,7 @@ def plan_save(state: State) -> CheckpointPlan:
     to save 1 tensor: 32 MiB by the process with most, 256 MiB by 8 of 512 processes together
     """
     tensors = _tensors(state)
-    check_storable(tensors)
+    check_storable(tensors, plain=False)
     processes = _Processes(map(_layout, tensors.values()))
     known: set[int] = set()
     for x in tensors.values():

@@ -26,7 +26,7 @@ from .files.blocks import Bucket, ShardBytes
 from .files.checkers import Checkers, Laid, common_ground
 from .files.checksums import checksum
 from .files.filling import ReadPlace, ShardRows, fill, parts
-from .files.head import HeadError, StoredTensor, kept_in
+from .files.head import HeadError, StoredTensor, kept_in, written_as
 from .files.index import Index, SavedShard, SavedTensor
 
 __all__ = ["Reader"]
@@ -289,7 +289,8 @@ class Reader:
         if name not in self._heads:
             self._heads[name] = self._head(name, file)
         for saved, shard in shards:
-            if self._heads[name].get(shard.key) != StoredTensor(saved.dtype, box_shape(shard.box), shard.start):
+            dtype, shape = written_as(saved.dtype, box_shape(shard.box))
+            if self._heads[name].get(shard.key) != StoredTensor(dtype, shape, shard.start):
                 raise CheckpointError(
                     f"the index says of {shard.key!r} what the file {str(self.path / name)!r} does not say: the checkpoint is damaged, use another one"
                 )

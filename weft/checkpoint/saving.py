@@ -74,7 +74,7 @@ def saved(
     where, tensors, token = asked.where, asked.tensors, _new_token()
     one_file = wait and _is_one_file(where)
     if wait:
-        agreed(where, "a file" if one_file else "a folder", unfit, tensors if one_file else None)
+        agreed(where, "a file" if one_file else "a folder", unfit, tensors if one_file else None, token)
     ready = {name: settled(x) for name, x in tensors.items()}
     if one_file:
         save_file(tensors, ready, where, token)
@@ -121,7 +121,7 @@ def _taken_state(ask: Callable[[], tuple[State, Path]], wait: bool) -> _StateToS
     """What is asked for, if it can be saved; the save before it has ended then."""
     state, where = ask()
     structure, tensors = flattened(state)
-    check_storable(tensors)
+    check_storable(tensors, plain=_is_one_file(where))
     check_has_values(tensors)
     if _is_one_file(where):
         check_fits_file(state, structure, tensors, where, wait)
@@ -217,6 +217,7 @@ class _Save:
         Whoever goes through it does the work; it yields how many bytes were written, part by part.
         """
         try:
+            self.exchange.begin()
             problem: Exception | None = self.refusal
             report: Report = None if problem is None else [str(problem)]
             try:

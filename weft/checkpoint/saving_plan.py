@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as changed
 
@@ -13,6 +13,7 @@ from ..runtime.memory.headroom import Stretch, room_for
 from ..runtime.memory.lazy_copy import is_shared_until_written, lazy_clone
 from ..runtime.processes import world
 from ..sharding.geometry import box_shape
+from ..tensor.tensor import Tensor
 from .files.head import METADATA
 from .files.index import SavedShard, SavedTensor
 from .shares import Share, identity, shares
@@ -34,6 +35,8 @@ class SavePlan:
     and its checksums, who writes it will say."""
     own: Mapping[str, Mapping[str, torch.Tensor]]
     """The files of this process, and what goes into each."""
+    loose: Container[tuple[str, str]] = ()
+    """The files and keys of tensors that a program may let grow in place, which torch cannot do to memory that is shared."""
     on_their_way: tuple[torch.cuda.Event, ...] = ()
     """When these have happened, what comes from accelerators is here."""
     room: tuple[Stretch, ...] = ()
@@ -52,6 +55,7 @@ def planned_save(
     here = world.current().process
     filled: dict[int, tuple[int, int]] = {}
     own: dict[str, dict[str, torch.Tensor]] = {}
+    loose: set[tuple[str, str]] = set()
     taken: dict[str, set[str]] = {}
     known: dict[object, SavedTensor] = {}
     same = {name: identity(x) for name, x in tensors.items()}
@@ -73,30 +77,35 @@ def planned_save(
         if share.process == here:
             assert share.shard is not None
             own.setdefault(file, {})[key] = share.shard
+            if not isinstance(tensors[name], (Tensor, torch.nn.Parameter)):
+                loose.add((file, key))
         return SavedShard(file, key, share.box, 0)
 
     for name, found in shares(ready, tensors):
         x = ready[name]
         shards = tuple(placed(name, x, share) for share in found if here in (0, share.process))
         known[same[name]] = SavedTensor(tuple(x.shape), x.dtype, shards)
-    return SavePlan(structure, {name: known[same[name]] for name in tensors}, own)
+    return SavePlan(structure, {name: known[same[name]] for name in tensors}, own, loose)
 
 
 def copied_plan(plan: SavePlan) -> SavePlan:
-    """The plan with shards as they are now: on their way to pinned host memory if they are on accelerators, else shared until written to.
+    """The plan with shards as they are now: on their way to pinned host memory if they are on accelerators, else shared until written to, or copied.
 
     The copies take their turn on the streams that the program uses, so that what it does next comes after them; it need not
     wait for them itself.
     """
-    copies = {file: {key: _copy(x.detach()) for key, x in content.items()} for file, content in plan.own.items()}
+    copies = {
+        file: {key: _copy(x.detach(), may_grow=(file, key) in plan.loose) for key, x in content.items()}
+        for file, content in plan.own.items()
+    }
     devices = {x.device for content in plan.own.values() for x in content.values() if x.device.type == "cuda"}
     events = tuple(torch.cuda.current_stream(device).record_event() for device in devices)
     shared = (x for content in copies.values() for x in content.values() if is_shared_until_written(x))
     return changed(plan, own=copies, on_their_way=events, room=room_for(x.untyped_storage().nbytes() for x in shared))
 
 
-def _copy(x: torch.Tensor) -> torch.Tensor:
+def _copy(x: torch.Tensor, *, may_grow: bool) -> torch.Tensor:
     if x.device.type == "cpu":
-        return lazy_clone(x)
+        return x.clone() if may_grow else lazy_clone(x)
     host = torch.empty(x.shape, dtype=x.dtype, device="cpu", pin_memory=x.device.type == "cuda")
     return host.copy_(x, non_blocking=x.device.type == "cuda")

@@ -25,7 +25,7 @@ from ..sharding.mesh import Slot
 from ..tensor.tensor import Tensor
 from .deferred import Deferred
 from .errors import CheckpointError
-from .files.head import storable
+from .files.head import has_form, storable
 
 __all__ = ["Share", "check_dense", "check_has_values", "check_storable", "has_memory", "identity", "settled", "shares"]
 
@@ -84,7 +84,7 @@ def has_memory(x: torch.Tensor) -> bool:
 
 
 def check_dense(tensors: Mapping[str, torch.Tensor], files: str) -> None:
-    """Raises for a tensor that is no block of elements, or not yet."""
+    """Raises for a tensor that is no block of elements, or not yet, or of a dtype that no checkpoint has a form for."""
     for name, x in tensors.items():
         if is_lazy(x):
             raise CheckpointError(
@@ -92,19 +92,23 @@ def check_dense(tensors: Mapping[str, torch.Tensor], files: str) -> None:
             )
         if x.is_nested or x.layout != torch.strided:
             raise _no_form(name, "nested" if x.is_nested else x.layout, files)
+        if not has_form(x.dtype):
+            raise _no_form(name, x.dtype, files)
 
 
-def _no_form(name: str, what: object, files: str) -> CheckpointError:
-    return CheckpointError(f"{name!r} is {what}, which {files} have no form for: convert it, or leave it out")
+def _no_form(name: str, what: object, files: str, instead: str = "convert it, or leave it out") -> CheckpointError:
+    return CheckpointError(f"{name!r} is {what}, which {files} have no form for: {instead}")
 
 
-def check_storable(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raises for a tensor whose dtype, kind or name files have no form for."""
+def check_storable(tensors: Mapping[str, torch.Tensor], *, plain: bool) -> None:
+    """Raises for a tensor whose dtype, kind or name files have no form for: plain ones, or those beside an index."""
     files = "safetensors files"
     check_dense(tensors, files)
     for name, x in tensors.items():
-        if not storable(x.dtype):
-            raise _no_form(name, x.dtype, files)
+        if plain and not storable(x.dtype):
+            raise _no_form(
+                name, x.dtype, files, "save to a directory with weft.checkpoint.save, convert it, or leave it out"
+            )
         if not name.isascii() and re.search("[\ud800-\udfff]", name):
             raise CheckpointError(f"{name!r} is no text that files can hold, it has a half of a character: rename it")
 

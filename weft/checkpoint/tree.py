@@ -20,6 +20,7 @@ __all__ = [
     "State",
     "Stateful",
     "check_depth",
+    "check_keys",
     "children",
     "entries",
     "flat_dict",
@@ -74,11 +75,7 @@ def _node(value: object, path: tuple[str, ...], tensors: dict[str, torch.Tensor]
     if isinstance(value, (Mapping, list, tuple)):
         check_depth(path)
     if isinstance(value, Mapping):
-        for key in value:
-            if isinstance(key, bool) or not isinstance(key, (str, int)):
-                raise TypeError(
-                    f"a checkpoint's dicts have strings or whole numbers as keys, but {_at(path)} has {key!r}"
-                )
+        check_keys(value, path)
         return {"dict": [[key, _node(item, (*path, str(key)), tensors)] for key, item in value.items()]}
     if isinstance(value, (list, tuple)):
         kind = "list" if isinstance(value, list) else "tuple"
@@ -98,6 +95,13 @@ def check_depth(path: tuple[str, ...]) -> None:
         raise TypeError(
             f"a checkpoint's dicts and lists stand at most {DEEPEST} inside each other, but {_at(path)} is deeper"
         )
+
+
+def check_keys(kept: Mapping[object, object], path: tuple[str, ...]) -> None:
+    """Raises for a key that no file says as it is."""
+    for key in kept:
+        if isinstance(key, bool) or not isinstance(key, (str, int)):
+            raise TypeError(f"a checkpoint's dicts have strings or whole numbers as keys, but {_at(path)} has {key!r}")
 
 
 def plain_number(value: object) -> object:

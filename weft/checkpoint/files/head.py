@@ -15,7 +15,18 @@ import torch
 
 from .boxes import can_be
 
-__all__ = ["DTYPES", "METADATA", "HeadError", "StoredTensor", "head_bytes", "head_length", "kept_in", "storable"]
+__all__ = [
+    "DTYPES",
+    "METADATA",
+    "HeadError",
+    "StoredTensor",
+    "has_form",
+    "head_bytes",
+    "head_length",
+    "kept_in",
+    "storable",
+    "written_as",
+]
 
 DTYPES: Mapping[str, torch.dtype] = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64,
@@ -24,6 +35,12 @@ DTYPES: Mapping[str, torch.dtype] = {
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu,
     "F8_E4M3FNUZ": torch.float8_e4m3fnuz, "F8_E5M2FNUZ": torch.float8_e5m2fnuz, "C64": torch.complex64,
 }  # fmt: skip
+_OTHERS: Mapping[torch.dtype, tuple[torch.dtype, tuple[int, ...]]] = {
+    torch.complex128: (torch.float64, (2,)), torch.complex32: (torch.float16, (2,)),
+    torch.float4_e2m1fn_x2: (torch.uint8, ()), torch.bits8: (torch.uint8, ()), torch.bits1x8: (torch.uint8, ()),
+    torch.bits2x4: (torch.uint8, ()), torch.bits4x2: (torch.uint8, ()), torch.bits16: (torch.uint16, ()),
+}  # fmt: skip
+"""Dtypes that safetensors has no word for, and numbers of which sort and shape the bytes of an element are."""
 METADATA = "__metadata__"
 """What is no tensor in a head, so that no tensor can have this name there."""
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -58,6 +75,25 @@ def storable(dtype: torch.dtype) -> bool:
     (True, False)
     """
     return dtype in _NAMES
+
+
+def has_form(dtype: torch.dtype) -> bool:
+    """Whether files beside an index, which says the dtype, have a form for it.
+
+    >>> has_form(torch.complex128), has_form(torch.qint8)
+    (True, False)
+    """
+    return dtype in _NAMES or dtype in _OTHERS
+
+
+def written_as(dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[torch.dtype, tuple[int, ...]]:
+    """What a head says of a tensor: its dtype and shape, or those of the numbers that its bytes are to who has no word for it.
+
+    >>> written_as(torch.complex128, (3,)), written_as(torch.int8, (3,))
+    ((torch.float64, (3, 2)), (torch.int8, (3,)))
+    """
+    other, more = _OTHERS.get(dtype, (dtype, ()))
+    return other, (*shape, *more)
 
 
 def head_bytes(tensors: Iterable[tuple[str, torch.dtype, tuple[int, ...]]]) -> tuple[bytes, dict[str, StoredTensor]]:

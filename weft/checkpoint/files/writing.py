@@ -14,7 +14,7 @@ import torch
 
 from ..memory import host_parts, readable_bytes
 from .checksums import BlockChecksums, checksum
-from .head import head_bytes
+from .head import head_bytes, written_as
 from .index import SavedFile
 
 __all__ = ["WrittenFile", "replace", "sync_folder", "write_file", "write_whole"]
@@ -33,7 +33,7 @@ class WrittenFile:
 
 def write_file(path: Path, shards: Mapping[str, torch.Tensor]) -> Generator[int, None, WrittenFile]:
     """Writes shards as a safetensors file that is on the disk when this ends; yields how many bytes went, part by part."""
-    head, kept = head_bytes((key, x.dtype, tuple(x.shape)) for key, x in shards.items())
+    head, kept = head_bytes((key, *written_as(x.dtype, tuple(x.shape))) for key, x in shards.items())
     found: dict[str, tuple[int, str]] = {}
     with _Stream(path) as stream:
         stream.write(memoryview(head))

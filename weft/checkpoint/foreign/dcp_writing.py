@@ -25,7 +25,7 @@ from ..files.lock import FolderLock
 from ..files.opening import check_is_found
 from ..files.writing import replace, sync_folder
 from ..shares import Share, check_dense, check_has_values, identity, settled, shares
-from ..tree import State, Stateful, check_depth, plain_number
+from ..tree import State, Stateful, check_depth, check_keys, plain_number
 from .dcp import METADATA
 
 __all__ = ["save_dcp"]
@@ -162,6 +162,7 @@ def _plain(state: State, path: tuple[str, ...] = ()) -> object:
     if isinstance(state, (Mapping, list, tuple)):
         check_depth(path)
     if isinstance(state, Mapping):
+        check_keys(state, path)
         return {key: _plain(item, (*path, str(key))) for key, item in state.items()}
     if isinstance(state, (list, tuple)) and type(state) in (list, tuple):  # others are values
         items = [_plain(item, (*path, str(i))) for i, item in enumerate(state)]

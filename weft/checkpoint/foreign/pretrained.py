@@ -24,7 +24,7 @@ from ..files.opening import index_at
 from ..loading import PAUSE, TRIES, load
 from ..shares import check_has_values, check_storable, settled
 from ..tree import flattened
-from .whole_files import check_names, save_files
+from .whole_files import check_names, config_folder, save_files
 
 __all__ = ["from_pretrained", "save_pretrained"]
 
@@ -135,7 +135,7 @@ def _made(kind: type[Model], where: Path, dtype: torch.dtype | None) -> tuple[Mo
         raise CheckpointError(
             f"there is no folder {str(where)!r}: give one with the files of a model, downloaded before"
         )
-    config = made_of.from_pretrained(str(where))
+    config = made_of.from_pretrained(str(config_folder(where)))
     said, usual = getattr(config, "dtype", None), torch.get_default_dtype()
     dtype = dtype or (said if isinstance(said, torch.dtype) else usual)
     torch.set_default_dtype(dtype)  # so that what the model makes in a dtype of its own keeps it
@@ -240,7 +240,7 @@ def save_pretrained(model: torch.nn.Module, path: str | os.PathLike[str], *, max
         if isinstance(max_file_bytes, bool) or not isinstance(max_file_bytes, int) or max_file_bytes < 1:
             raise ValueError(f"max_file_bytes is a number of bytes from 1 on, but got {max_file_bytes!r}")
         structure, tensors = flattened(model)
-        check_storable(tensors)
+        check_storable(tensors, plain=True)
         check_has_values(tensors)
         check_names(structure, tensors)
         finish_running()

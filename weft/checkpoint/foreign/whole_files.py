@@ -33,13 +33,15 @@ from ..shares import Share, identity, shares
 from ..tree import Node, State, children
 from .dcp import METADATA as DCP
 
-__all__ = ["check_fits_file", "check_names", "save_file", "save_files"]
+__all__ = ["check_fits_file", "check_names", "config_folder", "save_file", "save_files"]
 
 _ALONE = "model.safetensors"
 _LISTING = "model.safetensors.index.json"
 _MODEL_FILE = re.compile(r"model(-[0-9a-f]{8})?(-[0-9]{5}-of-[0-9]{5})?\.safetensors")
 _LEFT = re.compile(r"\.(config|model(-[0-9]{5}-of-[0-9]{5})?\.safetensors(\.index\.json)?)\.[0-9a-f]{8}")
 """What a save that was stopped has left."""
+_WAS = "was"
+"""Where, beside the new config, the old one is kept until the weights have taken their place."""
 _OLD = 60.0
 """Seconds after which a save has locked what it has made."""
 
@@ -73,6 +75,10 @@ class _ModelFolder:
         """Keeps other savers out, removes what one has left that was stopped, and writes what belongs to the model beside its place."""
         self._lock = FolderLock(self.path)
         check_is_found(self.path, [INDEX, DCP])
+        was = config_folder(self.path)
+        if was != self.path:
+            for name in sorted(path.name for path in was.iterdir() if path.name != _ALONE):
+                (was / name).replace(self.path / name)
         for old in self.path.iterdir():
             if _LEFT.fullmatch(old.name):
                 shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink(missing_ok=True)
@@ -90,20 +96,47 @@ class _ModelFolder:
             total = sum(kept.nbytes for file in files for kept in file.kept.values())
             listing = {"metadata": {"total_size": total}, "weight_map": weights}
             write_whole(self.path / f".{_LISTING}.{token}", json.dumps(listing, indent=2).encode())
-        # Nothing takes time from here to the weights' own names.
-        for each in (self.path / f".config.{token}").iterdir():
-            each.replace(self.path / each.name)
-        if len(files) > 1:
-            (self.path / f".{_LISTING}.{token}").replace(self.path / _LISTING)
-            (self.path / _ALONE).unlink(missing_ok=True)
-        else:
-            temporary[_ALONE].replace(self.path / _ALONE)
+        restore = self._replace_configs(token, several=len(files) > 1)
+        try:
+            if len(files) > 1:
+                (self.path / f".{_LISTING}.{token}").replace(self.path / _LISTING)
+                (self.path / _ALONE).unlink(missing_ok=True)
+            else:
+                temporary[_ALONE].replace(self.path / _ALONE)
+        except OSError:
+            restore()
+            raise
         sync_folder(self.path)
         kept = {*names.values(), _LISTING} if len(files) > 1 else {_ALONE}
         for old in self.path.iterdir():
             if _MODEL_FILE.fullmatch(old.name.removesuffix(".index.json")) and old.name not in kept:
                 with suppress(OSError):  # the new model is found whatever is beside it
                     old.unlink(missing_ok=True)
+
+    def _replace_configs(self, token: str, *, several: bool) -> Callable[[], None]:
+        """Gives the new config its place, which the weights take right after it; what takes that back. The old one is kept for as long."""
+        beside = self.path / f".config.{token}"
+        new, was = sorted(path.name for path in beside.iterdir()), beside / _WAS
+        was.mkdir()
+        for name in new:
+            if (self.path / name).is_file():
+                write_whole(was / name, (self.path / name).read_bytes())
+        if several:
+            (was / _ALONE).touch()  # while that stands there, it is the model
+        sync_folder(was)
+
+        def restore() -> None:
+            for name in new:
+                with suppress(OSError):  # why the save failed is said
+                    (was / name).replace(self.path / name)
+
+        try:
+            for name in new:
+                (beside / name).replace(self.path / name)
+        except OSError:
+            restore()
+            raise
+        return restore
 
     def end(self, token: str) -> None:
         """Removes what is left over, and lets others save."""
@@ -120,6 +153,17 @@ class _ModelFolder:
         if len(names) > 1 and any((self.path / name).exists() for name in names):
             return {name: name.replace("model-", f"model-{token}-") for name in names}
         return {name: name for name in names}
+
+
+def config_folder(path: Path) -> Path:
+    """Where the config lies that the weights in a folder belong to: aside, if a save was stopped when it had renamed the one and not yet the other."""
+    for beside in path.glob(".config.*"):
+        was, token = beside / _WAS, beside.name.removeprefix(".config.")
+        waits = any((path / f".{name}.{token}").exists() for name in (_ALONE, _LISTING))
+        waits = waits or ((was / _ALONE).exists() and (path / _ALONE).exists())
+        if waits and (was / "config.json").exists() and not (beside / "config.json").exists():
+            return was
+    return path
 
 
 def check_fits_file(state: State, structure: Node, tensors: Mapping[str, torch.Tensor], path: Path, wait: bool) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import TypeVar, final
@@ -25,7 +25,7 @@ from ..group import Group, Processes
 from . import heartbeat, own_refusals
 from .signs import Observer, Sign
 
-__all__ = ["TURN", "Patience", "Waiter", "finish", "finish_turns", "given_up", "in_time", "met", "stream"]
+__all__ = ["TURN", "Patience", "Waiter", "finish", "finish_turns", "given_up", "in_time", "looking", "met", "stream"]
 
 TURN = timedelta(seconds=0.5)
 NO_LIMIT = timedelta(0)
@@ -35,6 +35,23 @@ AT_ONCE, LAST = timedelta(milliseconds=1), 2.0
 """How long messages are waited for that are given up, and how many seconds threads have at the end of the program."""
 _log = logging.getLogger("weft")
 T = TypeVar("T")
+
+
+class _Looks(threading.local):
+    look: Callable[[], object] | None = None
+
+
+_looks = _Looks()
+
+
+@contextmanager
+def looking(look: Callable[[], object]) -> Iterator[None]:
+    """Where this thread waits for others meanwhile, it looks once a turn whether they will come; what `look` raises ends the wait."""
+    before, _looks.look = _looks.look, look
+    try:
+        yield
+    finally:
+        _looks.look = before
 
 
 @spanned(WAITING, "for others")
@@ -254,6 +271,8 @@ class Patience:
             self._observer = Observer(self._others)
         self._observer.look()
         own_refusals.raise_heard(self._observer.notes)
+        if _looks.look is not None:
+            _looks.look()
         if own_refusals.has_left_before(self._observer.notes):
             raise self.lost() from None
         if self.seconds > LONG and not self._warned:

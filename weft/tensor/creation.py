@@ -167,6 +167,12 @@ def from_local(
     >>> weft.from_local([torch.zeros(2), torch.ones(1)], mapping).full_tensor()
     tensor([0., 0., 1.])
     """
+    if isinstance(shards, torch.Tensor):
+        raise TypeError(
+            "from_local takes a list of shards, one for each device of this process, but got one tensor of shape "
+            f"{tuple(shards.shape)}: use weft.from_local([shard], mapping), or weft.from_process_local(part, mapping) for "
+            "what all devices of this process hold together"
+        )
     with of_one_process():
         return of_shards(shards, mapping, shape=shape, dtype=dtype, is_checked=True)
 

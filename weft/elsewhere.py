@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-__all__ = ["CalledElsewhere", "NAMES", "called_here"]
+__all__ = ["NAMES", "CalledElsewhere", "called_here"]
 
 NAMES = {
     "ColwiseParallel": 'P("tp") for the weight and bias of a Linear, in weft.nn.shard_module',

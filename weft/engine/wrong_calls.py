@@ -26,7 +26,9 @@ STUMBLES = (ValueError, KeyError, ZeroDivisionError, TypeError)
 """What rules and handlers raise when they meet a call that torch refuses; an `IndexError` is mostly torch's own."""
 
 
-_OF_PROCESSES = frozenset({"_c10d_functional", "_c10d_functional_autograd", "_dtensor", "c10d", "c10d_functional", "fsdp"})
+_OF_PROCESSES = frozenset(
+    {"_c10d_functional", "_c10d_functional_autograd", "_dtensor", "c10d", "c10d_functional", "fsdp"}
+)
 """The libraries of torch's ops that send what each process has by itself."""
 
 

@@ -13,7 +13,19 @@ from .bounds import Bound
 from .call import BoundCall, Op
 from .factors import Factors, parse
 
-__all__ = ["Region", "Rule", "Spec", "by_tag", "forget_with_rules", "ops_named", "register_rule", "row", "rule_for", "rules", "sized"]
+__all__ = [
+    "Region",
+    "Rule",
+    "Spec",
+    "by_tag",
+    "forget_with_rules",
+    "ops_named",
+    "register_rule",
+    "row",
+    "rule_for",
+    "rules",
+    "sized",
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,9 @@ class DeviceMesh(Written):
 
     device_type = CalledElsewhere("mesh.devices[0]")
     get_coordinate = CalledElsewhere("mesh.coords(slot): a process may own several devices")
-    get_group = CalledElsewhere("not needed: weft.all_reduce and the like take names of axes; mesh.groups(axis) says who is in which")
+    get_group = CalledElsewhere(
+        "not needed: weft.all_reduce and the like take names of axes; mesh.groups(axis) says who is in which"
+    )
     get_local_rank = CalledElsewhere(
         "mesh.device_coord(slot, axis) of a device, weft.axis_index(axis) inside of weft.local_map, or "
         "weft.distributed.process_index()"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch._library.custom_ops import CustomOpDef
 
 from ..sharding.geometry import Box
 from ..sharding.placements import ReduceOp
@@ -143,9 +144,7 @@ def forget_with_rules(clear: Callable[[], None]) -> None:
     _clearing.append(clear)
 
 
-def register_rule(
-    op: Op | torch._ops.OpOverloadPacket | torch.library.CustomOpDef, notation: str, **options: object
-) -> None:
+def register_rule(op: Op | torch._ops.OpOverloadPacket | CustomOpDef, notation: str, **options: object) -> None:
     """Says in factor notation how an op of your own may be split.
 
     >>> import torch
@@ -155,7 +154,7 @@ def register_rule(
     >>> register_rule(outer_sum, "m, n -> m n")
     """
     rule = row(notation, **options)
-    given = op._opoverload if isinstance(op, torch.library.CustomOpDef) else op
+    given = op._opoverload if isinstance(op, CustomOpDef) else op
     overloads = (
         [getattr(given, name) for name in given.overloads()]
         if isinstance(given, torch._ops.OpOverloadPacket)

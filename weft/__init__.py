@@ -14,6 +14,8 @@ Tensor(f32[512@dp, 4096@tp] on dp=2 × tp=4)
 from importlib import import_module
 from types import ModuleType
 
+from .elsewhere import called_here
+
 __version__ = "0.1.0"
 
 _WORDS = {
@@ -89,7 +91,7 @@ def __getattr__(name: str) -> object:
         return value
     if name in _MODULES:
         return _loaded(name)
-    raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    raise AttributeError(f"module 'weft' has no attribute {name!r}{called_here(name)}")
 
 
 def _loaded(name: str) -> ModuleType:

@@ -69,6 +69,10 @@ def different(mesh: weft.DeviceMesh) -> None:
     assert sizes.startswith("MismatchError: processes "), sizes
     assert "float32[4]" in sizes, sizes
     assert "float32[5]" in sizes, sizes
+    specs = one_is_told(lambda: weft.shard(torch.ones(4, 4), mesh, P("a") if HERE else P(None, "a")))
+    assert specs.startswith("MismatchError: processes "), specs
+    assert "float32[4, 4] to (a, –)" in specs, specs
+    assert "float32[4, 4] to (–, a)" in specs, specs
 
 
 def from_two_lines(mesh: weft.DeviceMesh) -> None:

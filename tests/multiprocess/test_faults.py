@@ -153,6 +153,11 @@ def test_who_waits_hears_of_one_whose_program_ended_before_it_communicated() -> 
         alone, ended = started.wait(60)
     assert (alone.status, ended.status) == (1, 0), (alone, ended)
     assert "process 1 has left: its program has ended" in alone.err
+    assert (
+        "If it ended well, this call is one that it does not make. Every process has to make the same calls"
+        in alone.err
+    )
+    assert "take them out of what some processes do alone, as in `if weft.on_main():`" in alone.err
 
 
 @pytest.mark.parametrize("size", [4, 40000])

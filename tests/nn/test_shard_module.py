@@ -200,6 +200,7 @@ def test_init_functions_give_the_values_of_one_device(spec: P, separate: bool) -
 
 
 ERRORS = {
+    "an axis that the mesh lacks": ({"0.weight": P("tpp")}, "the pattern '0.weight' is given P('tpp'): unknown mesh axis 'tpp': this mesh has "),
     "a misspelt name": ({"0.wieght": P("tp")}, "the pattern '0.wieght' matches no parameter or buffer of this module. Close names: '0.weight'"),
     "a misspelt end": ({"*.wieght": P("tp")}, "Close names: '0.weight'"),
     "nothing alike": ({"encoder.*": P("tp")}, "The names are: '0.weight', '0.bias', "),

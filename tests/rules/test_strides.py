@@ -91,6 +91,20 @@ def test_what_reads_memory_by_strides_reads_the_right_elements(separate: bool) -
 
 
 @pytest.mark.parametrize("separate", [True, False])
+def test_attention_of_one_query_lies_as_the_query_does(separate: bool) -> None:
+    """A model that writes asks for one word at a time."""
+    words, x = torch.randn(4, 4, 6, 8), torch.randn(4, 1, 4, 8)
+    mesh = weft.make_mesh({"dp": 2, "tp": 2})
+    attention = torch.nn.functional.scaled_dot_product_attention
+    expected = attention(x.transpose(1, 2), words, words)
+    with memory(separate):
+        keys = weft.shard(words, mesh, P("dp", "tp"))
+        for spec in (P("dp"), P("dp", None, "tp")):
+            y = attention(weft.shard(x, mesh, spec).transpose(1, 2), keys, keys)
+            assert y.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("separate", [True, False])
 @pytest.mark.parametrize(
     "draw", [torch.rand_like, torch.randn_like, torch.nn.functional.dropout, lambda x: x.clone().normal_()]
 )

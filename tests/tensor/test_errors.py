@@ -65,6 +65,41 @@ CASES = {
         ValueError,
         "the rule 'm k -> m' does not fit aten.mm: it needs one term for each tensor",
     ),
+    "a rule for the name of an op": (
+        lambda: weft.register_rule("demo::op", "m -> m"),
+        TypeError,
+        "register_rule takes what torch.library.custom_op gives, or a torch op such as torch.ops.aten.mm, but got 'demo::op'",
+    ),
+    "one tensor where shards belong": (
+        lambda: weft.from_local(torch.zeros(1, 4), weft.NamedMapping(MESH, P("a"))),
+        TypeError,
+        r"but got one tensor of shape (1, 4): use weft.from_local([shard], mapping), or weft.from_process_local(part, mapping)",
+    ),
+    "placements where a mapping belongs": (
+        lambda: x().redistribute([weft.Replicated(), weft.Replicated()]),
+        TypeError,
+        "use NamedMapping(mesh, P(...)), or placements=[...] with one placement for each mesh axis",
+    ),
+    "a mapping and placements": (
+        lambda: x().redistribute(x().mapping, [weft.Replicated(), weft.Replicated()]),
+        TypeError,
+        "redistribute takes either a mapping, or placements=[...] and maybe a mesh before them",
+    ),
+    "a name that DTensor has": (
+        lambda: weft.Shard(0),
+        AttributeError,
+        "module 'weft' has no attribute 'Shard': here it is weft.Sharded",
+    ),
+    "a method that DTensor has": (
+        lambda: x().to_local(),
+        AttributeError,
+        "'Tensor' object has no attribute 'to_local': here it is x.local_shards",
+    ),
+    "a method that DTensor's meshes have": (
+        lambda: MESH.size(1),
+        AttributeError,
+        "'DeviceMesh' object has no attribute 'size': here it is mesh.num_devices, or mesh.axis_size(axis)",
+    ),
     "repeated source": (
         lambda: weft.ppermute(x(spec=P(("a", "b"))), [(0, 1), (0, 2)]),
         ValueError,

@@ -208,3 +208,14 @@ def test_a_batch_dim_of_vmap_keeps_the_axes_that_nobody_asks_for(dim: int, batch
     assert torch.equal(moved.full_tensor(), 2 * x)
     gradient = torch.vmap(torch.func.grad(lambda v: weft.shard(v, mesh, inner).square().sum()), dim, dim)(sharded)
     assert torch.equal(gradient.full_tensor(), 2 * x)
+
+
+def test_placements_may_stand_behind_a_mesh(memory) -> None:
+    """As DTensor's `redistribute` takes them."""
+    x = weft.shard(torch.randn(4, 6), weft.make_mesh({"dp": 2, "tp": 2}), P("dp"))
+    other = weft.make_mesh({"a": 4})
+    for mesh, placements in ((x.mesh, [weft.Replicated(), weft.Sharded(1)]), (other, [weft.Sharded(0)])):
+        y = x.redistribute(mesh, placements)
+        assert y.mesh == mesh
+        assert y.placements == tuple(placements)
+        assert torch.equal(y.full_tensor(), x.full_tensor())

@@ -48,7 +48,7 @@ from .writes.counting import count_writes
 from .writes.settling import settle_totals
 from .writes.turned import note_views_of_turned, refuse_stale, refuse_turned
 from .writes.writing import shares_places, store, write_out, write_whole, written_tensors
-from .wrong_calls import LENIENT, STUMBLES, let_torch_say, refuse_wrong
+from .wrong_calls import LENIENT, OF_PROCESSES, STUMBLES, let_torch_say, refuse_wrong, refused_collective
 
 __all__ = ["planned", "torch_dispatch"]
 
@@ -140,6 +140,8 @@ def planned(call: BoundCall) -> object:
 
 def _at_length(call: BoundCall, *, is_kept: bool) -> object:
     """A call that is looked at: one of a kind that is new, or whose tensors are special. `is_kept`: what repeats it is."""
+    if call.func.namespace in OF_PROCESSES:
+        raise refused_collective(call)
     left = None if _onlookers() else left_mode(call.tensors)
     if left is not None:
         with left:

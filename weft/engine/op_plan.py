@@ -12,7 +12,7 @@ from ..caches import BoundedCache
 from ..rules.bounds import Bound
 from ..rules.call import BoundCall, Known, Kwargs, Op
 from ..rules.factors import Factors
-from ..rules.registry import Rule, rule_for
+from ..rules.registry import Rule, forget_with_rules, rule_for
 from ..runtime.machine import forget_with_residences
 from ..runtime.traced import hinted
 from ..sharding.layout import Layout
@@ -88,6 +88,8 @@ class _Plans:
         self.repeats = BoundedCache[Key, Repeat](1 << 16, cleared_by=forget_with_residences)
         self._decided = BoundedCache[Key, OpPlan](1 << 16, cleared_by=forget_with_residences)
         self._ops: dict[int, Op] = {}
+        forget_with_rules(self.repeats.clear)
+        forget_with_rules(self._decided.clear)
 
     def keep(self, func: Op) -> None:
         """Keeps an op alive whose calls are known by its number: as many as there are ops."""
@@ -105,7 +107,7 @@ class _Plans:
 
 
 plans = _Plans()
-"""Bound: its own. Cleared: when devices change places."""
+"""Bound: its own. Cleared: when devices change places, or an op is given a rule."""
 
 _TO_COPY = torch.ops.aten._to_copy.default
 

@@ -20,10 +20,35 @@ from .sharded import ShardedTensor
 from .strides.stand_ins import FEW, OF_DTYPE, UntoldError, given_by_kernels
 from .strides.whole_results import whole_results
 
-__all__ = ["LENIENT", "STUMBLES", "let_torch_say", "refuse_nested", "refuse_wrong"]
+__all__ = [
+    "LENIENT",
+    "OF_PROCESSES",
+    "STUMBLES",
+    "let_torch_say",
+    "refuse_nested",
+    "refuse_wrong",
+    "refused_collective",
+]
 
 STUMBLES = (ValueError, KeyError, ZeroDivisionError, TypeError)
 """What rules and handlers raise when they meet a call that torch refuses; an `IndexError` is mostly torch's own."""
+
+
+OF_PROCESSES = frozenset(
+    {"_c10d_functional", "_c10d_functional_autograd", "_dtensor", "c10d", "c10d_functional", "fsdp"}
+)
+"""The libraries of torch's ops that send what each process has by itself."""
+
+
+def refused_collective(call: BoundCall) -> NotImplementedError:
+    """Why torch's collectives are refused: they would send copies of the whole, and what they write there would be lost."""
+    given = next(x for x in call.tensors if isinstance(x, ShardedTensor))
+    return NotImplementedError(
+        f"torch.distributed's {call.func} sends what each process has by itself, but was given a sharded tensor of shape "
+        f"{tuple(given.shape)}, which is one value, the same in all processes. Read it as it is (x.item(), x.full_tensor()), or use "
+        "weft.all_reduce, weft.all_gather, weft.shard. A sharded model needs no DistributedDataParallel, nor torch's FSDP and "
+        'ZeroRedundancyOptimizer: split the batch, weft.shard(x, mesh, P("dp")), and use weft.nn.fully_shard, weft.nn.shard_optimizer'
+    )
 
 
 def let_torch_say(call: BoundCall) -> Exception | None:

@@ -66,7 +66,10 @@ def _mapping(pattern: str, spec: Spec, mesh: DeviceMesh) -> DeviceMapping:
             )
         mapping = spec
     elif spec is None or isinstance(spec, Iterable):
-        mapping = NamedMapping(mesh, entries_of(spec))
+        try:
+            mapping = NamedMapping(mesh, entries_of(spec))
+        except ValueError as error:
+            raise ValueError(f"the pattern {pattern!r} is given {spec!r}: {error}") from error
     else:
         raise TypeError(f"{pattern!r} is given {spec!r}: give a spec such as P('tp', None), an axis name or a mapping")
     if not mapping.is_settled:

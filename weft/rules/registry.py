@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch._library.custom_ops import CustomOpDef
 
 from ..sharding.geometry import Box
 from ..sharding.placements import ReduceOp
@@ -13,7 +14,19 @@ from .bounds import Bound
 from .call import BoundCall, Op
 from .factors import Factors, parse
 
-__all__ = ["Region", "Rule", "Spec", "by_tag", "ops_named", "register_rule", "row", "rule_for", "rules", "sized"]
+__all__ = [
+    "Region",
+    "Rule",
+    "Spec",
+    "by_tag",
+    "forget_with_rules",
+    "ops_named",
+    "register_rule",
+    "row",
+    "rule_for",
+    "rules",
+    "sized",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,20 +135,37 @@ def row(text: str, **options: object) -> Rule:
     return Rule(lambda call: notation.meet([x.shape for x in call.tensors], **options))
 
 
-def register_rule(op: Op | torch._ops.OpOverloadPacket, notation: str, **options: object) -> None:
+_clearing: list[Callable[[], None]] = []
+"""What empties caches. Bound: the calls of `forget_with_rules`, one where a module is imported. Cleared: never."""
+
+
+def forget_with_rules(clear: Callable[[], None]) -> None:
+    """Has what depends on the rules of ops forgotten when another one is registered."""
+    _clearing.append(clear)
+
+
+def register_rule(op: Op | torch._ops.OpOverloadPacket | CustomOpDef, notation: str, **options: object) -> None:
     """Says in factor notation how an op of your own may be split.
 
     >>> import torch
     >>> @torch.library.custom_op("demo::outer_sum", mutates_args=())
     ... def outer_sum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     ...     return a[:, None] + b[None, :]
-    >>> register_rule(torch.ops.demo.outer_sum, "m, n -> m n")
+    >>> register_rule(outer_sum, "m, n -> m n")
     """
     rule = row(notation, **options)
-    overloads = [getattr(op, name) for name in op.overloads()] if isinstance(op, torch._ops.OpOverloadPacket) else [op]
+    given = op._opoverload if isinstance(op, CustomOpDef) else op
+    overloads = (
+        [getattr(given, name) for name in given.overloads()]
+        if isinstance(given, torch._ops.OpOverloadPacket)
+        else [given]
+    )
     for overload in overloads:
         if not isinstance(overload, Op):
-            raise TypeError(f"register_rule takes a torch op such as torch.ops.aten.mm, but got {op!r}")
+            raise TypeError(
+                "register_rule takes what torch.library.custom_op gives, or a torch op such as torch.ops.aten.mm, "
+                f"but got {op!r}"
+            )
     fitting = [overload for overload in overloads if _fits(notation, overload)]
     if not fitting:
         forms = "; ".join(str(overload._schema) for overload in overloads)
@@ -143,6 +173,8 @@ def register_rule(op: Op | torch._ops.OpOverloadPacket, notation: str, **options
             f"the rule {notation!r} does not fit {op}: it needs one term for each tensor that goes in, and for each that comes out, of {forms}"
         )
     rules.update(dict.fromkeys(fitting, rule))
+    for clear in _clearing:
+        clear()
 
 
 def _fits(notation: str, op: Op) -> bool:

@@ -12,6 +12,7 @@ from typing import final
 
 from ..devices import CPU, Device, first_devices
 from ..during import during
+from ..elsewhere import CalledElsewhere
 from ..frozen import Written
 from .mesh_arguments import check_axis_names, check_devices, check_mesh_shape
 
@@ -38,6 +39,19 @@ class DeviceMesh(Written):
     mesh_shape: tuple[int, ...]
     axis_names: tuple[str, ...]
     _hash: int
+
+    device_type = CalledElsewhere("mesh.devices[0]")
+    get_coordinate = CalledElsewhere("mesh.coords(slot): a process may own several devices")
+    get_group = CalledElsewhere(
+        "not needed: weft.all_reduce and the like take names of axes; mesh.groups(axis) says who is in which"
+    )
+    get_local_rank = CalledElsewhere(
+        "mesh.device_coord(slot, axis) of a device, weft.axis_index(axis) inside of weft.local_map, or "
+        "weft.distributed.process_index()"
+    )
+    get_rank = CalledElsewhere("weft.distributed.process_index()")
+    mesh_dim_names = CalledElsewhere("mesh.axis_names")
+    size = CalledElsewhere("mesh.num_devices, or mesh.axis_size(axis)")
 
     def __init__(self, devices: Iterable[Device], mesh_shape: Iterable[int], axis_names: Iterable[str]) -> None:
         if isinstance(axis_names, str):

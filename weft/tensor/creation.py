@@ -167,8 +167,19 @@ def from_local(
     >>> weft.from_local([torch.zeros(2), torch.ones(1)], mapping).full_tensor()
     tensor([0., 0., 1.])
     """
+    _refuse_one(shards)
     with of_one_process():
         return of_shards(shards, mapping, shape=shape, dtype=dtype, is_checked=True)
+
+
+def _refuse_one(given: object) -> None:
+    """Refuses one tensor where a list of shards belongs: its rows would be taken for them."""
+    if isinstance(given, torch.Tensor):
+        raise TypeError(
+            "from_local takes a list of shards, one for each device of this process, but got one tensor of shape "
+            f"{tuple(given.shape)}: use weft.from_local([shard], mapping), or weft.from_process_local(part, mapping) for "
+            "what all devices of this process hold together"
+        )
 
 
 def of_shards(

@@ -14,6 +14,7 @@ from torch.autograd.graph import Node
 
 from ..devices import Device
 from ..drawing.html import layout_html
+from ..elsewhere import CalledElsewhere
 from ..engine.dispatch import torch_dispatch
 from ..engine.held_gradient import drop_gradient, gradient_of, replace_gradient
 from ..engine.moves.asynchrony import issuing
@@ -71,6 +72,13 @@ class Tensor(NamedPieces, ShardedTensor):
         )
 
     __torch_dispatch__ = classmethod(torch_dispatch)  # type: ignore[assignment]
+
+    addressable_shards = CalledElsewhere("x.local_shards")
+    device_mesh = CalledElsewhere("x.mesh")
+    sharding = CalledElsewhere("x.mapping")
+    to_local = CalledElsewhere(
+        "x.local_shards, a list with one for each device of this process, without gradients; what is differentiated goes in weft.local_map"
+    )
 
     @property
     def mapping(self) -> DeviceMapping:
@@ -208,13 +216,13 @@ class Tensor(NamedPieces, ShardedTensor):
 
     def redistribute(
         self,
-        mapping: DeviceMapping | None = None,
-        *,
+        mapping: DeviceMapping | DeviceMesh | None = None,
         placements: Sequence[Placement] | None = None,
+        *,
         async_op: bool = False,
         memory_limit: int | None = None,
     ) -> Tensor:
-        """The same value in the layout that a mapping, or placements on this tensor's mesh, say; differentiable.
+        """The same value in the layout that a mapping, or placements on this tensor's mesh or another, say; differentiable.
 
         `async_op=True`: the result is on its way, and whoever uses it waits. `memory_limit`: the bytes that a device may
         hold at once, source and result included; what would hold more goes part by part.
@@ -224,13 +232,15 @@ class Tensor(NamedPieces, ShardedTensor):
         >>> x.redistribute(placements=[weft.Sharded(1)]).local_shards[0].shape
         torch.Size([4, 1])
         """
-        if (mapping is None) == (placements is None):
-            raise TypeError("redistribute takes either a mapping or placements=")
-        if mapping is None:
-            assert placements is not None
-            mapping = PlacementMapping(self.mesh, placements)
+        if placements is not None and (mapping is None or isinstance(mapping, DeviceMesh)):
+            mapping = PlacementMapping(mapping or self.mesh, placements)
+        elif mapping is None or placements is not None:
+            raise TypeError("redistribute takes either a mapping, or placements=[...] and maybe a mesh before them")
         if not isinstance(mapping, DeviceMapping):
-            raise TypeError(f"redistribute needs a mapping, but got {mapping!r}: use NamedMapping(mesh, P(...))")
+            raise TypeError(
+                f"redistribute needs a mapping, but got {mapping!r}: use NamedMapping(mesh, P(...)), or placements=[...] with one "
+                "placement for each mesh axis"
+            )
         with issuing(async_op), limited_to(memory_limit):
             return public(move(self, mapping.layout(self.dim()), asked=mapping, op="redistribute"))
 

@@ -45,7 +45,7 @@ class Separate(Memory):
     ) -> ShardedTensor:
         """To each device its shard."""
         if brought_to is not None:
-            run.check_same(whole, brought_to, layout.mesh)
+            run.check_same(whole, brought_to, layout)
         strides = dense_strides(tuple(whole.shape), whole.stride())
         pieces = scattered(whole.detach(), layout)
         return wrap(pieces, layout, whole.shape, asked=asked, dtype=whole.dtype, strides=strides)

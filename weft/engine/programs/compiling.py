@@ -167,7 +167,7 @@ def _let_stand(kind: type[Written]) -> None:
     """Lets values of a kind stand in traced programs; what they are asked there is asked of the value itself."""
     from torch._library import opaque_object
 
-    asked = [name for name in dir(kind) if not name.startswith("_") or name in _ASKED]
+    asked = [name for name in dir(kind) if hasattr(kind, name) and (not name.startswith("_") or name in _ASKED)]
     members = dict.fromkeys(asked, opaque_object.MemberType.USE_REAL)
     if hasattr(opaque_object, "register_custom_class"):  # its name since torch 2.15
         opaque_object.register_custom_class(kind, typ="constant", members=members)

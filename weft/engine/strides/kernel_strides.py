@@ -233,7 +233,13 @@ _LAID: dict[Op, Laid] = {
         _of_batch_norm,
     ),
     **dict.fromkeys(
-        (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.binary_cross_entropy.default), _as_first
+        (
+            aten.index_fill.int_Scalar,
+            aten.index_fill.int_Tensor,
+            aten.binary_cross_entropy.default,
+            aten._scaled_dot_product_flash_attention_for_cpu.default,
+        ),
+        _as_first,
     ),
     **dict.fromkeys((aten.select_scatter.default, aten.slice_scatter.default), _as_first_expanded),
     aten.cat.default: _of_joined,

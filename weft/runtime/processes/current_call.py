@@ -16,6 +16,7 @@ from ...sharding.layout import Layout
 from ...sharding.mesh import DeviceMesh
 
 __all__ = [
+    "SAME_CALLS",
     "CollectiveCall",
     "at",
     "call_between",
@@ -27,6 +28,12 @@ __all__ = [
     "site",
     "started",
 ]
+
+SAME_CALLS = (
+    "Every process has to make the same calls in the same order. To read a value (item(), full_tensor()) and to save are such calls, too: "
+    "take them out of what some processes do alone, as in `if weft.on_main():`"
+)
+"""What errors say of processes that do not."""
 
 
 @final

@@ -20,7 +20,7 @@ def different_calls(mine: CollectiveCall, here: int, other: CollectiveCall, proc
         "processes make different calls:\n"
         f"  process {here}: {mine}\n"
         f"  process {process}: {other}\n"
-        "  Every process has to make the same calls in the same order."
+        f"  {current_call.SAME_CALLS}."
     )
 
 
@@ -39,7 +39,7 @@ def out_of_step(group: Group, number: int) -> MismatchError:
     return _told(
         "processes are out of step:\n"
         + "\n".join(lines)
-        + "\n  Every process has to make the same calls in the same order; WEFT_CHECK=1 checks each of them."
+        + f"\n  {current_call.SAME_CALLS}. WEFT_CHECK=1 checks each of them."
     )
 
 

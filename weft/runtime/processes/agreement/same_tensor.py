@@ -20,7 +20,7 @@ from torch._C import _distributed_c10d as c10d
 
 from ....caches import cached
 from ....errors import MismatchError
-from ....sharding.mesh import DeviceMesh
+from ....sharding.layout import Layout
 from .. import current_call, renewal, world
 from ..communicating import one_at_a_time
 from ..current_call import CollectiveCall
@@ -57,26 +57,26 @@ def _store() -> c10d.Store:
     return c10d.PrefixStore("same", own_connection(renewal.store_of_calls()))
 
 
-def check_same(x: torch.Tensor, op: str, mesh: DeviceMesh) -> None:
-    """Raises `MismatchError` if a process of this mesh brings another tensor to this call."""
+def check_same(x: torch.Tensor, op: str, layout: Layout) -> None:
+    """Raises `MismatchError` if a process of the mesh brings another tensor to this call, or lays it out otherwise."""
     here = world.current()
     if here.count == 1 or here.is_fake or is_off() or is_child() or not has_bytes(x):
         return
-    processes = owners_of(mesh)
+    processes = owners_of(layout.mesh)
     if len(processes) == 1 or here.process not in processes:
         return
     site = current_call.site()
     if is_always_on():
         settle()  # what was asked for before is compared before
         with one_at_a_time:
-            compare(CollectiveCall(op, f"plain {_kind(x)}", str(site)), processes, digest(x), _differs)
+            compare(CollectiveCall(op, f"plain {_kind(x)} to {layout}", str(site)), processes, digest(x), _differs)
         return
     # What several threads bring from one line comes in no order that all processes know.
     if threading.current_thread() is not threading.main_thread():
         return
     number = turn((processes, op, site), (x.shape, x.dtype))
     if number:
-        _compare(x, CollectiveCall(op, _kind(x), str(site)), processes, number)
+        _compare(x, CollectiveCall(op, f"{_kind(x)} to {layout}", str(site)), processes, number)
 
 
 def turn(line: tuple[object, ...], kind: object) -> int:
@@ -123,7 +123,7 @@ def _differs(call: CollectiveCall, here: int, other: CollectiveCall, process: in
         f"processes bring different tensors to {call.op}, called at {call.site}:\n"
         f"  process {here}: {call.what}\n"
         f"  process {process}: {other.what}{', with other values' if other.what == call.what else ''}\n"
-        "  A plain tensor counts as whole, so each process has to bring the same one: seed all alike, after they have joined, or let all "
+        "  A plain tensor counts as whole, so each process has to bring the same one, and lay it out alike: seed all alike, after they have joined, or let all "
         "take that of process 0, weft.to_device(x, weft.devices()[0]).\n"
         "  Where each process has a part of its own, such as its share of a batch, say so: weft.from_local([part], mapping)."
     )

@@ -293,9 +293,7 @@ class Patience:
             heartbeat.note_giving_up(call)
         lines, is_mismatch = self._lines(observer.signs(), seconds)
         if is_mismatch:
-            lines.append(
-                "  Every process has to make the same calls in the same order; WEFT_CHECK=1 checks each of them."
-            )
+            lines.append(f"  {current_call.SAME_CALLS}. WEFT_CHECK=1 checks each of them.")
         error = (MismatchError if is_mismatch else TimeoutError)("\n".join(lines))
         if cause is not None:
             error.add_note(f"The backend says: {str(cause).strip()}")
@@ -316,6 +314,8 @@ class Patience:
         lines += [f"  {sign}" for sign in blamed or elsewhere or absent or signs]
         if blamed:
             lines.append("  Look at what that process printed.")
+            if all(sign.left and sign.failure is None for sign in blamed):
+                lines.append(f"  If it ended well, this call is one that it does not make. {current_call.SAME_CALLS}.")
         elif not elsewhere:
             lines.append(f"  If it is only slow, wait longer than {limit:g} s: weft.distributed.init(timeout=...).")
         return lines, bool(elsewhere and not blamed)

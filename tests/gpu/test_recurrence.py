@@ -12,7 +12,7 @@ from torch import nn
 import weft
 from weft import Accelerator, P
 
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:RNN module weights")]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(params=[True, False], ids=["cudnn", "cells"], autouse=True)

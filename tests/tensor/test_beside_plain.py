@@ -119,6 +119,21 @@ def test_it_is_not_looked_at_again(name: str, looked_at: list[str]) -> None:
     assert looked_at == []
 
 
+@pytest.mark.parametrize("spec", [P(), P("dp"), P(None, "tp")], ids=str)
+def test_plain_indices_are_looked_up_and_out_of_range_ones_refused(spec: P) -> None:
+    table = numbers(7, 4)
+    ours = weft.shard(table, MESH, spec)
+    for _ in range(3):
+        ids = torch.randint(0, 7, (3, 5), device=HOME)
+        torch.testing.assert_close(torch.nn.functional.embedding(ids, ours).full_tensor(), table[ids])
+        torch.testing.assert_close(ours.index_select(0, ids[0]).full_tensor(), table[ids[0]])
+    if HOME.type == "cpu":
+        for wrong in (7, -1):
+            ids[-1, -1] = wrong
+            with pytest.raises(IndexError):
+                torch.nn.functional.embedding(ids, ours)
+
+
 def test_others_of_the_same_form_are_read_anew() -> None:
     x = weft.shard(numbers(4, 5), MESH, P("dp"))
     for _ in range(3):

@@ -9,6 +9,7 @@ import torch
 from ...rules.call import BoundCall, Known, Kwargs
 from ...runtime.holding import holding
 from ...sharding.layout import Layout
+from ..index_bounds import check_bounds
 from ..moves.movement import from_plain
 from ..op_kind import OpKind
 from ..op_plan import NOT_REPEATED, OpPlan, Repeat
@@ -67,19 +68,22 @@ def _rank(dtype: torch.dtype) -> int:
 
 def _brought(call: BoundCall, plan: OpPlan, needs: dict[int, Layout], kind: OpKind, result: object) -> Repeat | None:
     """With memories apart: each device is given its part of the plain ones."""
-    if plan.schedule is None or plan.rule is None or plan.rule.local_args is not None or plan.bounds:
+    if plan.schedule is None or plan.rule is None or plan.rule.local_args is not None:
         return None
     stand_in = next(x for x in call.tensors if isinstance(x, ShardedTensor))  # only that it is sharded is looked at
     there = call.with_tensors([x if isinstance(x, ShardedTensor) else stand_in for x in call.tensors])
     recipe = repeat_writes(there, plan) if kind.written else repeat_on_pieces(there, plan, result)
-    name = str(call)
     if recipe is None:
         return None
+    name, bounds = str(call), plan.bounds
+    places = [at for at, x in enumerate(call.args) if isinstance(x, torch.Tensor)]
 
     def repeat(args: Known, kwargs: Kwargs) -> object:
         here = list(args)
         for at, need in needs.items():
             here[at] = from_plain(here[at], need, brought_to=name)
+        if bounds:  # an index that every process has whole is cut by now
+            check_bounds(bounds, [args[at] for at in places], [here[at] for at in places])
         return recipe(tuple(here), kwargs)
 
     return repeat

@@ -50,6 +50,24 @@ def test_the_numbers_of_one_device(name: str, separate: bool) -> None:
                 torch.testing.assert_close(actual.full_tensor(), expected, msg=f"{layout}")
 
 
+@pytest.mark.parametrize("name", ["uniform_", "bernoulli_", "random_", "dropout", "native dropout"])
+@pytest.mark.parametrize("separate", [True, False])
+def test_a_repeated_draw_goes_on_in_the_numbers_of_one_device(name: str, separate: bool) -> None:
+    draw, x = DRAWS[name], torch.randn(3, 5, 4)
+    plain = [x.clone() for _ in range(3)]
+    torch.manual_seed(5)
+    expected = [draw(each) for each in plain]
+    with memory(separate):
+        for layout in layouts(MESHES[1], 3, pending=False)[::3]:
+            given = [laid(x, layout) for _ in range(3)]
+            shown, before = [each[:, 1:] for each in given], [each.clone() for each in given]
+            torch.manual_seed(5)
+            for k, each in enumerate(given):
+                torch.testing.assert_close(draw(each).full_tensor(), expected[k], msg=f"{layout}")
+                torch.testing.assert_close(shown[k].full_tensor(), plain[k][:, 1:])
+                torch.testing.assert_close(before[k].full_tensor(), x)
+
+
 @pytest.mark.parametrize("separate", [False, True])
 def test_the_gradient_of_dropout_uses_the_same_mask(separate: bool) -> None:
     x = torch.randn(6, 4)

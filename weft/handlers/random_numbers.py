@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from ..engine.execute import run_by_rule
 from ..engine.handlers import handler
 from ..engine.memory import held_whole
 from ..engine.moves.movement import from_plain, moved
-from ..engine.sharded import ShardedTensor, sharded, wrap_whole
-from ..rules.call import BoundCall
+from ..engine.sharded import ShardedTensor, sharded, tensor_of, wrap_whole
+from ..engine.total import note_write
+from ..rules.call import BoundCall, Known, Kwargs, Op
 from .overwriting import overwrite
 
 aten = torch.ops.aten
@@ -32,10 +35,18 @@ def _draw(call: BoundCall) -> object:
     whole = held_whole(x)
     if whole is not None:
         call.func(whole, *rest, **call.kwargs)
+        call.repeat = partial(_draw_whole, call.func)
         return x
     # Kernels draw in the order of memory.
     drawn = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
     return overwrite(x, call.func(drawn, *rest, **call.kwargs), str(call))
+
+
+def _draw_whole(func: Op, args: Known, kwargs: Kwargs) -> object:
+    """Draws into a value that is whole in one memory."""
+    note_write(args[:1])
+    func(args[0]._value.pieces[0], *args[1:], **kwargs)
+    return args[0]
 
 
 @handler(aten.native_dropout.default)
@@ -44,8 +55,15 @@ def _dropout(call: BoundCall) -> object:
     x, probability, training = sharded(call, "input"), call.number("p"), call.arg("train")
     held = held_whole(x)
     if held is not None:
-        result, mask = call.func(held, probability, training)
-        return wrap_whole(result, x._layout), wrap_whole(mask, x._layout)
+        kept = tuple(wrap_whole(drawn, x._layout) for drawn in call.func(held, probability, training))
+        forms, func = [drawn._form for drawn in kept], call.func
+
+        def repeat(args: Known, _: Kwargs) -> object:
+            drawn = func(args[0]._value.pieces[0], *args[1:])
+            return tuple([tensor_of(form, (x,)) for form, x in zip(forms, drawn, strict=True)])
+
+        call.repeat = None if call.kwargs or len(call.args) < 3 else repeat
+        return kept
     if training is False or probability == 0:
         return x.clone(), aten.ones_like(x, dtype=torch.bool)
     # Which numbers a GPU's kernel draws depends on the shape and the dtype: the same kernel draws the same mask.

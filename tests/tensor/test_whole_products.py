@@ -133,6 +133,22 @@ def test_attention_by_hand_moves_nothing() -> None:
             assert one.stride() == other.stride()
 
 
+def test_the_gradient_of_a_sum_is_cut_where_it_lies() -> None:
+    plain = [numbers(*shape).requires_grad_() for shape in SHAPES["heads"]]
+    expected = torch.autograd.grad((plain[0] @ plain[1]).sum(), plain)
+    given = [laid(x.detach(), HEADS) for x in plain]
+    for _ in range(3):
+        with Seen() as seen, weft.comm_log() as log:
+            found = torch.autograd.grad((given[0] @ given[1]).sum(), given)
+        assert "aten.matmul_backward.default" in seen.names
+        assert "aten.bmm.default" not in seen.names
+        assert not any(record.total_bytes for record in log)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one.full_tensor(), other)
+            assert one.stride() == other.stride()
+            assert one._layout is given[0]._layout
+
+
 def test_what_a_frozen_factor_need_not_keep_may_be_written_to() -> None:
     for frozen in (0, 1):
         given = [laid(numbers(*shape), HEADS).requires_grad_(k != frozen) for k, shape in enumerate(SHAPES["heads"])]

@@ -100,6 +100,19 @@ def _lies_right(call: BoundCall) -> bool:
     )
 
 
+def _is_only_cut(call: BoundCall) -> bool:
+    """Whether the rule of a call takes parts of its tensors that lie where they are needed, as of the gradient of a sum, which is whole."""
+    plan = decided(call)
+    return plan.outputs is not None and all(
+        isinstance(x, ShardedTensor)
+        and not x._form.is_special
+        and not x._layout.pending
+        and x._layout.mesh == need.mesh
+        and all(wanted[: len(axes)] == axes for axes, wanted in zip(x._layout.splits, need.splits, strict=True))
+        for x, need in zip(call.tensors, plan.inputs, strict=True)
+    )
+
+
 def _is_not_recorded(*_: object) -> bool:
     return not torch.is_grad_enabled()
 
@@ -115,7 +128,7 @@ _parts.impl("matmul_backward", matmul_backward, "CompositeImplicitAutograd")
 
 @handler(_OF_LINEAR, _OF_MATMUL)
 def _gradients(call: BoundCall) -> object:
-    if not _lies_right(call):
+    if not _lies_right(call) and not (call.func is _OF_MATMUL and _is_only_cut(call)):
         call.repeat = None if is_traced() else partial(_in_parts, call.func)
         return _in_parts(call.func, call.args, call.kwargs)
     outputs = decided(call).outputs

@@ -2,11 +2,13 @@
 
 from ..rules import table  # noqa: F401 - the rules that handlers go on from
 from . import (  # noqa: F401
+    composed_outs,
     creation_like,
     distances,
     embedding,
     folded_products,
     indexing,
+    label_sequences,
     linear_algebra,
     linear_layers,
     loss_scaling,

@@ -13,7 +13,20 @@ from .bounds import Bound
 from .call import BoundCall, Op
 from .factors import Factors, parse
 
-__all__ = ["Region", "Rule", "Spec", "by_tag", "ops_named", "register_rule", "row", "rule_for", "rules", "sized"]
+__all__ = [
+    "Region",
+    "Rule",
+    "Spec",
+    "bounds_of",
+    "bounds_without_rules",
+    "by_tag",
+    "ops_named",
+    "register_rule",
+    "row",
+    "rule_for",
+    "rules",
+    "sized",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +97,22 @@ class Rule:
 
 rules: dict[Op, Rule] = {}
 """Bound: the ops that have rules, those of `register_rule` included. Cleared: never."""
+
+
+bounds_without_rules: dict[Op, Callable[[BoundCall], tuple[Bound, ...]]] = {}
+"""What indices may be of ops that have no rule. Bound: these ops. Cleared: never."""
+
+
+def bounds_of(call: BoundCall) -> tuple[Bound, ...]:
+    """What the indices of a call may be, by its rule or without one.
+
+    >>> import torch
+    >>> bounds_of(BoundCall(torch.ops.aten.neg.default, (torch.ones(2),)))
+    ()
+    """
+    rule = rules.get(call.func)
+    bounds = bounds_without_rules.get(call.func) if rule is None else rule.bounds
+    return () if bounds is None else bounds(call)
 
 
 by_tag: dict[torch.Tag, Rule] = {}

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import torch
 
+from ...rules.bounds import Bound
 from ...rules.call import BoundCall, Known, Kwargs
+from ...rules.registry import bounds_of
 from ...runtime.memory.memory_limit import memory_limit
 from ..execute import brought, gathered
 from ..handlers import may_run_by_rule
-from ..index_bounds import check_bounds
+from ..index_bounds import check_bounds, is_known_whole, refuse_whole_indices
 from ..moves.gradient_home import bring_gradient_home
 from ..moves.resolving import resolved_for
 from ..op_kind import OpKind, kind_of
@@ -100,7 +102,7 @@ def _elsewhere(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> R
         repeat: Repeat | None = by_totals(call, plan.total, _waiting(call), None)
     else:
         repeat = _resolving(call, plan, kind, result) or _bringing(call, plan, kind, result)
-    return None if repeat is None else _with_gradients_home(call, plan, repeat)
+    return None if repeat is None else _refusing_first(call, _with_gradients_home(call, plan, repeat))
 
 
 def _resolving(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Repeat | None:
@@ -154,6 +156,18 @@ def _bringing(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Re
 
     waiting = _waiting(call)
     return by_totals(call, None, waiting, repeat) if waiting else repeat
+
+
+def _refusing_first(call: BoundCall, repeat: Repeat) -> Repeat:
+    """The same, for a call whose indices all processes have whole: looked at before anything is brought."""
+    given, positions = call.tensors, _positions(call)
+    bounds = tuple(bound for bound in bounds_of(call) if is_known_whole(given[bound.at]))
+
+    def refusing(args: Known, kwargs: Kwargs) -> object:
+        refuse_whole_indices(bounds, [args[at] for at in positions])
+        return repeat(args, kwargs)
+
+    return refusing if bounds else repeat
 
 
 def _with_gradients_home(call: BoundCall, plan: OpPlan, repeat: Repeat) -> Repeat:

@@ -106,7 +106,9 @@ def test_labels_that_are_no_classes(spec: P, labels: P | None) -> None:
 
     for wrong in (9, -1):
         for counts in (lengths, weft.shard(lengths, MESH, P("a"))):
-            with pytest.raises(IndexError, match=f"target {wrong} is out of bounds: log_probs has 4 classes, so labels"):
+            with pytest.raises(
+                IndexError, match=f"target {wrong} is out of bounds: log_probs has 4 classes, so labels"
+            ):
                 functional.ctc_loss(x, laid([[1, wrong], [3, 2]]), STEPS, counts)
             given = functional.ctc_loss(x, laid([[1, 2], [3, wrong]]), STEPS, counts)
             expected = functional.ctc_loss(SCORES, torch.tensor([[1, 2], [3, 0]]), STEPS, lengths)

@@ -27,12 +27,17 @@ def _refusing(op: Op) -> Callable[..., None]:
         if out.dtype is read[0].dtype and kwargs.get("dtype") is None:
             return
         try:
-            op(*tree_map_only(torch.Tensor, _without_memory, args), **tree_map_only(torch.Tensor, _without_memory, kwargs))
+            op(
+                *tree_map_only(torch.Tensor, _without_memory, args),
+                **tree_map_only(torch.Tensor, _without_memory, kwargs),
+            )
         except NotImplementedError:  # without memory, torch cannot say
             return
 
     return look
 
 
-for _op in ops_named("linalg_norm.out linalg_norm.ord_str_out linalg_matrix_norm.out linalg_matrix_norm.str_ord_out linalg_multi_dot.out"):
+for _op in ops_named(
+    "linalg_norm.out linalg_norm.ord_str_out linalg_matrix_norm.out linalg_matrix_norm.str_ord_out linalg_multi_dot.out"
+):
     look_first(_op, _refusing(_op))

@@ -33,7 +33,12 @@ def _ctc_loss(call: BoundCall) -> object:
 def _refuse_labels(call: BoundCall, targets: torch.Tensor) -> None:
     given, lengths = _here(targets), call.arg("target_lengths")
     counts = _here(lengths) if isinstance(lengths, torch.Tensor) else torch.tensor(lengths)
-    if given is None or counts is None or is_traced() or any(x.is_meta or x.device.type != "cpu" for x in (given, counts)):
+    if (
+        given is None
+        or counts is None
+        or is_traced()
+        or any(x.is_meta or x.device.type != "cpu" for x in (given, counts))
+    ):
         return
     if given.dim() == 2:
         if given.shape[0] != counts.numel():  # which torch refuses

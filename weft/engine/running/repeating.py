@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import torch
 
-from ...rules.bounds import Bound
 from ...rules.call import BoundCall, Known, Kwargs
 from ...rules.registry import bounds_of
 from ...runtime.memory.memory_limit import memory_limit

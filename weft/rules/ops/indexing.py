@@ -302,7 +302,7 @@ def _unpooled(call: BoundCall) -> tuple[Bound, ...]:
 
 rules[aten.take.default] = Rule(_take, bounds=_places)
 bounds_without_rules.update(
-    {op: _places for op in (aten.put.default, aten.put_.default)}
-    | {op: _reduced_at for op in (aten.index_reduce.default, aten.index_reduce_.default)}
+    dict.fromkeys((aten.put.default, aten.put_.default), _places)
+    | dict.fromkeys((aten.index_reduce.default, aten.index_reduce_.default), _reduced_at)
     | {aten.multi_margin_loss.default: _picked, aten.max_unpool2d.default: _unpooled}
 )

@@ -118,3 +118,10 @@ def test_labels_that_are_no_classes(spec: P, labels: P | None) -> None:
             functional.ctc_loss(x, torch.tensor([1, 2, 4]), (6, 6), (2, 1))  # type: ignore[arg-type]
         with pytest.raises(RuntimeError, match="Expected tensor to have size"):
             functional.ctc_loss(x, torch.tensor([[1, 9]]), STEPS, lengths)
+
+
+def test_of_what_is_read_where_it_is_written_torch_speaks_first() -> None:
+    for lay in (torch.clone, lambda x: weft.shard(x, MESH, P("a"))):
+        x = lay(WHOLE)
+        with pytest.raises(RuntimeError, match="unsupported operation: some elements of the input tensor"):
+            x.put_(WRONG, x[0, :2])

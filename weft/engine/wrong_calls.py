@@ -20,6 +20,7 @@ from .running.refusals import all_have_some, refuse_whole
 from .sharded import ShardedTensor
 from .strides.stand_ins import FEW, OF_DTYPE, UntoldError, given_by_kernels
 from .strides.whole_results import whole_results
+from .writes.overlapping import refuse_overlaps
 
 __all__ = ["LENIENT", "STUMBLES", "let_torch_say", "refuse_nested", "refuse_wrong"]
 
@@ -49,7 +50,19 @@ def refuse_wrong(call: BoundCall) -> None:
         if call.func in handlers and world.current().count > 1 and not all(map(all_have_some, call.tensors)):
             refuse_whole(call)  # everywhere, as those without elements have to: others may wait for each other
         _right[call.key] = True
-    refuse_whole_indices(bounds_of(call), call.tensors)
+    _refuse_indices(call)
+
+
+def _refuse_indices(call: BoundCall) -> None:
+    """Refuses indices that are known everywhere; of what a call reads where it writes, torch speaks first."""
+    bounds = bounds_of(call)
+    if not bounds:
+        return
+    for at in kind_of(call.func).written:
+        x = call.args[at] if at < len(call.args) else None
+        if isinstance(x, ShardedTensor):
+            refuse_overlaps(call.func, x, [y for y in call.tensors if y is not x])
+    refuse_whole_indices(bounds, call.tensors)
 
 
 def _refuse_asked(call: BoundCall) -> None:

@@ -8,12 +8,10 @@ from . import (  # noqa: F401
     embedding,
     folded_products,
     indexing,
-    label_sequences,
     linear_algebra,
     linear_layers,
     loss_scaling,
     metadata_writes,
-    one_hot,
     overwriting,
     packing,
     quantiles,
@@ -25,6 +23,7 @@ from . import (  # noqa: F401
     unsupported,
 )
 from .attention import kernel_choice, split_attention  # noqa: F401
+from .labels import label_sequences, one_hot  # noqa: F401
 from .lists import elementwise, tensor_by_tensor  # noqa: F401 - tensor by tensor what is not by element
 from .ragged import grouped_products  # noqa: F401
 from .rearranged import edge_padding, gating, joining, padding, shifting  # noqa: F401

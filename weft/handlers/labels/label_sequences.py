@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import torch
 
-from ..engine.execute import run_by_rule
-from ..engine.handlers import handler
-from ..engine.index_bounds import is_known_whole
-from ..engine.moves.movement import moved
-from ..engine.running.refusals import tell_others
-from ..engine.sharded import ShardedTensor
-from ..rules.call import BoundCall
-from ..runtime.traced import is_traced
-from ..sharding.layout import Layout
+from ...engine.execute import run_by_rule
+from ...engine.handlers import handler
+from ...engine.index_bounds import is_known_whole
+from ...engine.moves.movement import moved
+from ...engine.running.refusals import tell_others
+from ...engine.sharded import ShardedTensor
+from ...rules.call import BoundCall
+from ...runtime.traced import is_traced
+from ...sharding.layout import Layout
 
 aten = torch.ops.aten
 

@@ -25,7 +25,8 @@ __all__ = ["check_bounds", "check_index", "is_known_whole", "refuse_whole_indice
 
 def check_bounds(bounds: Sequence[Bound], tensors: Sequence[torch.Tensor], laid: Sequence[ShardedTensor]) -> None:
     """Refuses a call with an index out of range: the tensors it was given, and as they were laid out for it."""
-    is_cut = any(laid[0]._layout.splits[bound.dim] for bound in bounds)
+    splits = laid[0]._layout.splits
+    is_cut = bool(splits) and any(splits[bound.dim] for bound in bounds)
     is_missing = spans(laid[0].mesh) and not all(map(all_have_some, laid))
     for bound in bounds:
         given, brought = tensors[bound.at], laid[bound.at]

@@ -50,7 +50,8 @@ def refuse_wrong(call: BoundCall) -> None:
         if call.func in handlers and world.current().count > 1 and not all(map(all_have_some, call.tensors)):
             refuse_whole(call)  # everywhere, as those without elements have to: others may wait for each other
         _right[call.key] = True
-    _refuse_indices(call)
+    if is_watched() or world.current().count > 1:  # else nobody sees that something was brought before
+        _refuse_indices(call)
 
 
 def _refuse_indices(call: BoundCall) -> None:

@@ -275,7 +275,7 @@ _EVERYWHERE = "out of range: tried to access index {index} on a tensor of {size}
 def _places(call: BoundCall) -> tuple[Bound, ...]:
     """What an index into all elements of a tensor, one after another, may be."""
     count = call.tensors[0].numel()
-    return (Bound(1, 0, count, -count, words=_EVERYWHERE),) if count else ()
+    return (Bound(1, 0, count, -count, words=_EVERYWHERE, is_seen=True),) if count else ()
 
 
 def _reduced_at(call: BoundCall) -> tuple[Bound, ...]:

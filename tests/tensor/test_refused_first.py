@@ -125,3 +125,17 @@ def test_of_what_is_read_where_it_is_written_torch_speaks_first() -> None:
         x = lay(WHOLE)
         with pytest.raises(RuntimeError, match="unsupported operation: some elements of the input tensor"):
             x.put_(WRONG, x[0, :2])
+
+
+def test_tensors_without_dims_are_indexed_as_ever() -> None:
+    number, one = weft.shard(torch.tensor(3.0), MESH, P()), torch.tensor([0])
+    pending = number.redistribute(weft.NamedMapping(MESH, P(), unreduced=("a",)))
+    for x in (number, pending):
+        with weft.comm_log():
+            assert x.index_add(0, one, torch.tensor(1.0)).item() == 4
+            assert x.index_select(0, one).item() == 3
+            assert x.gather(0, one).tolist() == [3]
+            assert x.take(one).tolist() == [3]
+            assert x.clone().index_fill_(0, one, 7.0).item() == 7
+            with pytest.raises((IndexError, RuntimeError), match="out of (range|bounds)"):
+                x.take(torch.tensor([1]))

@@ -104,7 +104,7 @@ bounds_without_rules: dict[Op, Callable[[BoundCall], tuple[Bound, ...]]] = {}
 
 
 def bounds_of(call: BoundCall) -> tuple[Bound, ...]:
-    """What the indices of a call may be, by its rule or without one.
+    """What the indices of a call may be, by its rule or without one; of tensors without dims, torch alone knows.
 
     >>> import torch
     >>> bounds_of(BoundCall(torch.ops.aten.neg.default, (torch.ones(2),)))
@@ -112,7 +112,7 @@ def bounds_of(call: BoundCall) -> tuple[Bound, ...]:
     """
     rule = rules.get(call.func)
     bounds = bounds_without_rules.get(call.func) if rule is None else rule.bounds
-    return () if bounds is None else bounds(call)
+    return bounds(call) if bounds is not None and call.tensors[0].dim() else ()
 
 
 by_tag: dict[torch.Tag, Rule] = {}

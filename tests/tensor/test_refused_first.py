@@ -139,3 +139,26 @@ def test_tensors_without_dims_are_indexed_as_ever() -> None:
             assert x.clone().index_fill_(0, one, 7.0).item() == 7
             with pytest.raises((IndexError, RuntimeError), match="out of (range|bounds)"):
                 x.take(torch.tensor([1]))
+
+
+@pytest.mark.parametrize("shape", [(4, 0), (0, 4)])
+def test_of_tables_without_elements_torch_takes_other_indices(shape: tuple[int, ...]) -> None:
+    calls: list[Callable[[torch.Tensor], object]] = [
+        lambda x: x[torch.tensor([0, 4])].shape,
+        lambda x: x[:, torch.tensor([0, 4])].shape,
+        lambda x: x.index_select(0, torch.tensor([0, 4])).shape,
+        lambda x: x.index_fill(0, torch.tensor([9]), 1).shape,
+        lambda x: x.take(torch.tensor([], dtype=torch.long)).shape,
+    ]
+
+    def outcome(call: Callable[[torch.Tensor], object], x: torch.Tensor) -> object:
+        try:
+            return call(x)
+        except (IndexError, RuntimeError) as error:
+            return type(error)
+
+    for spec in (P("a"), P(None, "b")):
+        x = weft.shard(torch.zeros(shape), MESH, spec)
+        with weft.comm_log():
+            for call in calls:
+                assert outcome(call, x) == outcome(call, torch.zeros(shape))

@@ -104,7 +104,7 @@ bounds_without_rules: dict[Op, Callable[[BoundCall], tuple[Bound, ...]]] = {}
 
 
 def bounds_of(call: BoundCall) -> tuple[Bound, ...]:
-    """What the indices of a call may be, by its rule or without one; of tensors without dims, torch alone knows.
+    """What the indices of a call may be, by its rule or without one; of tensors without dims or elements, torch alone knows.
 
     >>> import torch
     >>> bounds_of(BoundCall(torch.ops.aten.neg.default, (torch.ones(2),)))
@@ -112,7 +112,9 @@ def bounds_of(call: BoundCall) -> tuple[Bound, ...]:
     """
     rule = rules.get(call.func)
     bounds = bounds_without_rules.get(call.func) if rule is None else rule.bounds
-    return bounds(call) if bounds is not None and call.tensors[0].dim() else ()
+    if bounds is None or not call.tensors[0].dim() or 0 in call.tensors[0].shape:
+        return ()
+    return bounds(call)
 
 
 by_tag: dict[torch.Tag, Rule] = {}

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import torch
 
-from ...engine.execute import run_by_rule
+from ...engine.execute import brought, run_by_rule
 from ...engine.handlers import handler
 from ...engine.index_bounds import is_known_whole
-from ...engine.moves.movement import moved
 from ...engine.running.refusals import tell_others
 from ...engine.sharded import ShardedTensor
 from ...rules.call import BoundCall
@@ -25,7 +24,9 @@ def _ctc_loss(call: BoundCall) -> object:
     for name in ("targets", "target_lengths"):
         x = call.arg(name)
         if isinstance(x, ShardedTensor) and not is_known_whole(x):
-            call = call.replaced(**{name: moved(x, Layout.replicated(x.mesh, x.dim()), str(call), implicit=True)})
+            call = call.replaced(
+                **{name: brought(x, Layout.replicated(x.mesh, x.dim()), str(call), False, is_read=True)}
+            )
     _refuse_labels(call, call.tensor("targets"))
     return run_by_rule(call)
 

@@ -158,6 +158,32 @@ def guests() -> None:
     assert told(lambda: x.slice_scatter(torch.ones(2), 0, 0, 1)).startswith("RuntimeError: expected src to have a size")
 
 
+def guests_know_by_names() -> None:
+    """Who has no device of a mesh tells by names what others tell by memory, and by the index what they refuse."""
+    mesh = weft.make_mesh({"b": 1}, devices=weft.devices()[:1])
+    x = weft.shard(torch.zeros(6, 4), mesh, P("b"))
+    before, overlap = x.full_tensor(), "RuntimeError: unsupported operation: some elements of the input tensor and the"
+    assert told(lambda: x[0].copy_(x.reshape(-1)[0])).startswith(overlap)
+    assert told(lambda: x[1:].copy_(x[:-1])).startswith(overlap)
+    assert told(lambda: x[1:].copy_(x[:-1].clone())) == "nothing"
+    for _ in range(2):
+        for call in (lambda: x.take(torch.tensor([99])), lambda: x.put_(torch.tensor([99]), torch.ones(1))):
+            assert told(call) == "IndexError: out of range: tried to access index 99 on a tensor of 24 elements."
+    assert torch.equal(x.full_tensor(), before)
+
+
+def guests_log_alike() -> None:
+    """A copy is no view of what it was made of: what was brought of the one does not serve for the other."""
+    some = max(1, COUNT - 1)
+    mesh = weft.make_mesh({"b": some}, devices=weft.devices()[:some])
+    for size in (1, 2):
+        x = weft.shard(torch.arange(2.0 * size).reshape(size, 2), mesh, P("b"))
+        with weft.comm_log() as log:
+            torch.func.hessian(lambda z: F.layer_norm(z, z.shape[-1:]).sum())(x)
+        # compared as what all processes bring
+        assert weft.shard(torch.tensor([len(log)]), weft.make_mesh({"a": COUNT}), P()).tolist() == [len(log)]
+
+
 def alike(mesh: weft.DeviceMesh) -> None:
     """What all refuse by themselves, one soon after the other, keeps nobody waiting."""
     x = weft.shard(torch.ones(2 * COUNT, 3), mesh, P("a"))
@@ -241,7 +267,9 @@ def main() -> None:
     for part in (loops, columns, large, training, ahead, alike, without_elements, later):
         part(mesh)
     guests()
+    guests_know_by_names()
     assert time.monotonic() - start < 25, "somebody was waited for in vain"
+    guests_log_alike()  # which imports much
     print("done")
 
 

@@ -133,3 +133,21 @@ def test_the_backward_kernel_of_the_host_goes_by_strides(heads: slice) -> None:
     dense = backward(*[x.contiguous() for x in given], 0.0, True)
     for one, other in zip(backward(*given, 0.0, True), dense, strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("separate", [True, False], ids=["separate", "unified"])
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a kernel of the host")
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_dims_of_size_1_lie_as_those_of_the_queries(separate: bool) -> None:
+    """Vmap stacks what it gives, and where that lies hangs on them."""
+    order, back = (1, 3, 0, 2, 4), (2, 0, 3, 1, 4)
+    whole = numbers(2, 2, 1, 2, 1).permute(back)
+    attend = torch.func.vmap(lambda x: nn.scaled_dot_product_attention(x, x, x))
+    with memory(separate):
+        x = laid(whole.permute(order), Layout(LINE, [(), (), ("x",), (), ()])).permute(back)
+        given, expected = attend(x.requires_grad_()), attend(whole.detach().requires_grad_())
+        long = [dim for dim, size in enumerate(expected.shape) if size > 1]
+        assert [given.stride(dim) for dim in long] == [expected.stride(dim) for dim in long]
+        flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+        query = x.detach()[0]
+        assert flash(query, query, query)[0].stride() == flash(whole[0], whole[0], whole[0])[0].stride()

@@ -235,7 +235,8 @@ def _note_views(call: BoundCall, result: object, *, is_special: bool) -> None:
     base = _shown_by(call)
     if base is not None:
         base._value.note_views(result)
-        share_nothing(base, result)
+        if not _is_taken_apart(call.func):  # its parts have, those that are views: `to` may give a copy
+            share_nothing(base, result)
         if is_special:
             note_views_of_turned(base, result)
 
@@ -339,7 +340,7 @@ def _by_handler_or_rule(call: BoundCall) -> object:
     special = handlers.get(func)
     if special is None and kind.outs:
         return write_out(call)
-    if special is None and kind.composite and rule_for(func) is None:
+    if _is_taken_apart(func):
         return func.decompose(*call.args, **call.kwargs)
     try:
         result = run_by_rule(call) if special is None else special(call)
@@ -353,6 +354,11 @@ def _by_handler_or_rule(call: BoundCall) -> object:
     if call.repeat is not None and not _is_same(given, result):
         call.repeat = None  # what repeats it gives it otherwise
     return given
+
+
+def _is_taken_apart(func: Op) -> bool:
+    """Whether calls of an op are run as the ops that torch says it by."""
+    return kind_of(func).composite and func not in handlers and rule_for(func) is None
 
 
 def _written_lists(call: BoundCall) -> list[list[object]]:

@@ -16,7 +16,7 @@ import torch
 from ..caches import cached
 from ..rules.call import Op
 
-__all__ = ["give_first", "keys_of", "let_in", "say_first", "stay_whole"]
+__all__ = ["give_first", "keys_of", "let_in", "look_first", "say_first", "stay_whole"]
 
 Keys = torch._C.DispatchKeySet
 
@@ -86,6 +86,19 @@ def say_first(op: Op, by: Callable[..., object]) -> None:
         return redispatch(keys & below, *args) if result is NotImplemented else result
 
     _aten.impl(op, kernel, _OF_MANY_DIMS, with_keyset=True)
+
+
+def look_first(op: Op, look: Callable[..., None]) -> None:
+    """Lets calls of an op be looked at, and refused, before torch takes them apart."""
+    if _KEY is None:
+        return
+    redispatch, below = op._handle.redispatch_boxed, torch._C._dispatch_keyset_full_after(_KEY)
+
+    def kernel(keys: Keys, *args: object, **kwargs: object) -> object:
+        look(*args, **kwargs)
+        return redispatch(keys & below, *args, **kwargs)
+
+    _aten.impl(op, kernel, _NAME, with_keyset=True)
 
 
 @contextmanager

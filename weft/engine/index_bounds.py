@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from ..rules.bounds import Bound
+from ..rules.ops.indexing import MASKS
 from ..runtime.processes.agreement.faults import agreed_fault
 from ..runtime.processes.agreement.same_call import is_always_on
 from ..runtime.processes.mesh_processes import owners_of, spans
@@ -19,21 +20,40 @@ from ..runtime.traced import is_traced
 from .running.refusals import all_have_some, tell_others
 from .sharded import ShardedTensor
 
-__all__ = ["check_bounds", "check_index"]
+__all__ = ["check_bounds", "check_index", "is_known_whole", "refuse_whole_indices"]
 
 
 def check_bounds(bounds: Sequence[Bound], tensors: Sequence[torch.Tensor], laid: Sequence[ShardedTensor]) -> None:
     """Refuses a call with an index out of range: the tensors it was given, and as they were laid out for it."""
-    is_cut = any(laid[0]._layout.splits[bound.dim] for bound in bounds)
+    splits = laid[0]._layout.splits
+    is_cut = bool(splits) and any(splits[bound.dim] for bound in bounds)
     is_missing = spans(laid[0].mesh) and not all(map(all_have_some, laid))
     for bound in bounds:
         given, brought = tensors[bound.at], laid[bound.at]
-        is_whole = not isinstance(given, ShardedTensor) or not (given._layout.pending or given._layout.split_axes)
+        is_whole = is_known_whole(given)
         # Where each device has all of the dims, torch itself looks, but only at the part of the index that is there, and not
         # where there is nothing to index.
         is_part = bool(brought._layout.split_axes) and spans(brought.mesh)
         if is_cut or (is_whole and is_missing) or (is_part and (is_whole or is_always_on())):
             check_index(given if is_whole else brought, bound)
+
+
+def refuse_whole_indices(bounds: Sequence[Bound], tensors: Sequence[torch.Tensor]) -> None:
+    """Refuses an index out of range that all processes have whole, before anything moves for the call."""
+    if any(tensors[bound.at].dtype in MASKS for bound in bounds):
+        return
+    for bound in bounds:
+        if is_known_whole(tensors[bound.at]):
+            check_index(tensors[bound.at], bound)
+
+
+def is_known_whole(index: torch.Tensor) -> bool:
+    """Whether every device has all of an index.
+
+    >>> is_known_whole(torch.tensor([0, 2]))
+    True
+    """
+    return not isinstance(index, ShardedTensor) or not (index._layout.pending or index._layout.split_axes)
 
 
 def check_index(index: torch.Tensor, bound: Bound) -> None:

@@ -14,6 +14,7 @@ from ..rules.call import BoundCall, Known, Kwargs, Op
 from ..rules.factors import Factors
 from ..rules.registry import Rule, forget_with_rules, rule_for
 from ..runtime.machine import forget_with_residences
+from ..runtime.processes.mesh_processes import leaves_out
 from ..runtime.traced import hinted
 from ..sharding.layout import Layout
 from ..sharding.mesh import DeviceMesh
@@ -250,6 +251,8 @@ def _decide(call: BoundCall) -> OpPlan:
     if rule is None or factors is None:
         return OpPlan(func, inputs, outputs, mesh, whole, None, written, once=once)
     bounds = () if rule.bounds is None or whole else rule.bounds(call)
+    if not leaves_out(mesh):
+        bounds = tuple(bound for bound in bounds if not bound.is_seen)
     return OpPlan(func, inputs, outputs, mesh, whole, rule, written, bounds)
 
 

@@ -7,18 +7,20 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from ..caches import BoundedCache
 from ..rules.call import BoundCall, each_of
-from ..rules.registry import rule_for
+from ..rules.registry import bounds_of, rule_for
 from ..runtime.on_paper import aside
 from ..runtime.processes import world
 from ..runtime.traced import is_open, is_traced
 from ..watch.notes import is_watched
 from .handlers import handlers
+from .index_bounds import refuse_whole_indices
 from .memory import memory_of
 from .op_kind import is_elementwise, kind_of
 from .running.refusals import all_have_some, refuse_whole
 from .sharded import ShardedTensor
 from .strides.stand_ins import FEW, OF_DTYPE, UntoldError, given_by_kernels
 from .strides.whole_results import whole_results
+from .writes.overlapping import refuse_overlaps
 
 __all__ = [
     "LENIENT",
@@ -64,26 +66,49 @@ def let_torch_say(call: BoundCall) -> Exception | None:
 
 def refuse_wrong(call: BoundCall) -> None:
     """Raises what torch raises for a call that it refuses whatever the elements are, before anything moves for it."""
-    if call.key is None or call.key in _right or is_traced() or not _is_asked(call):
+    if call.key is None or is_traced() or not _is_asked(call):
         return
     if any(is_open(x.shape) for x in call.tensors):  # which a compiler asks outside of what it traces, too
         return
-    _refuse_asked(_with_new_outs(call))
-    if call.func in handlers and world.current().count > 1 and not all(map(all_have_some, call.tensors)):
-        refuse_whole(call)  # everywhere, as those without elements have to: others may wait for each other
-    _right[call.key] = True
+    if call.key not in _right:
+        _refuse_asked(_with_new_outs(call))
+        if call.func in handlers and world.current().count > 1 and not all(map(all_have_some, call.tensors)):
+            refuse_whole(call)  # everywhere, as those without elements have to: others may wait for each other
+        _right[call.key] = True
+    if is_watched() or world.current().count > 1:  # else nobody sees that something was brought before
+        _refuse_indices(call)
+
+
+def _refuse_indices(call: BoundCall) -> None:
+    """Refuses indices that are known everywhere; of what a call reads where it writes, torch speaks first."""
+    bounds = bounds_of(call)
+    if not bounds:
+        return
+    for at in kind_of(call.func).written:
+        x = call.args[at] if at < len(call.args) else None
+        if isinstance(x, ShardedTensor):
+            refuse_overlaps(call.func, x, [y for y in call.tensors if y is not x])
+    refuse_whole_indices(bounds, call.tensors)
 
 
 def _refuse_asked(call: BoundCall) -> None:
     """Raises what torch says to a call, asked without memory and then, where it may be, its kernels."""
     error = let_torch_say(call)
-    if error is not None and _is_sure(call):
+    if error is not None and _is_sure(call) and not _is_taken_of_nothing(call):
         raise error
     if 0 < sum(x.numel() for x in call.tensors) <= FEW and _may_be_asked(call):
         with aside():
             given = given_by_kernels(call)
         if isinstance(given, Exception) and _is_of_kernels(call, given):
             raise given
+
+
+def _is_taken_of_nothing(call: BoundCall) -> bool:
+    """Whether kernels take a call that torch refuses without memory: of tensors without elements, some look at nothing more."""
+    if any(x.numel() for x in call.tensors) or not kind_of(call.func).is_pure:
+        return False
+    with aside():
+        return not isinstance(given_by_kernels(call), Exception)
 
 
 def _with_new_outs(call: BoundCall) -> BoundCall:

@@ -2,6 +2,7 @@
 
 from ..rules import table  # noqa: F401 - the rules that handlers go on from
 from . import (  # noqa: F401
+    composed_outs,
     creation_like,
     distances,
     embedding,
@@ -9,7 +10,6 @@ from . import (  # noqa: F401
     linear_algebra,
     loss_scaling,
     metadata_writes,
-    one_hot,
     overwriting,
     packing,
     quantiles,
@@ -22,6 +22,7 @@ from . import (  # noqa: F401
     unsupported,
 )
 from .attention import kernel_choice, split_attention  # noqa: F401
+from .labels import label_sequences, one_hot  # noqa: F401
 from .lists import elementwise, tensor_by_tensor  # noqa: F401 - tensor by tensor what is not by element
 from .products import einsum, folded_products, whole_products  # noqa: F401
 from .ragged import grouped_products  # noqa: F401

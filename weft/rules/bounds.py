@@ -26,6 +26,9 @@ class Bound:
     ignored: int | None = None
     """What it may be besides, where a call says so."""
 
+    is_seen: bool = False
+    """Whether torch looks wherever the op runs, since all of the dim is there: whoever runs it need not be told."""
+
     def text(self, index: int | None = None) -> str:
         """What the error says; None: which index it is, is not known.
 

@@ -18,6 +18,8 @@ __all__ = [
     "Region",
     "Rule",
     "Spec",
+    "bounds_of",
+    "bounds_without_rules",
     "by_tag",
     "forget_with_rules",
     "ops_named",
@@ -97,6 +99,24 @@ class Rule:
 
 rules: dict[Op, Rule] = {}
 """Bound: the ops that have rules, those of `register_rule` included. Cleared: never."""
+
+
+bounds_without_rules: dict[Op, Callable[[BoundCall], tuple[Bound, ...]]] = {}
+"""What indices may be of ops that have no rule. Bound: these ops. Cleared: never."""
+
+
+def bounds_of(call: BoundCall) -> tuple[Bound, ...]:
+    """What the indices of a call may be, by its rule or without one; of tensors without dims or elements, torch alone knows.
+
+    >>> import torch
+    >>> bounds_of(BoundCall(torch.ops.aten.neg.default, (torch.ones(2),)))
+    ()
+    """
+    rule = rules.get(call.func)
+    bounds = bounds_without_rules.get(call.func) if rule is None else rule.bounds
+    if bounds is None or not call.tensors[0].dim() or 0 in call.tensors[0].shape:
+        return ()
+    return bounds(call)
 
 
 by_tag: dict[torch.Tag, Rule] = {}

@@ -9,10 +9,13 @@ from __future__ import annotations
 import torch
 
 from ...rules.call import BoundCall, Known, Kwargs
+from ...rules.registry import bounds_of
 from ...runtime.memory.memory_limit import memory_limit
+from ...runtime.processes.mesh_processes import spans
+from ...watch.notes import is_watched
 from ..execute import brought, gathered
 from ..handlers import may_run_by_rule
-from ..index_bounds import check_bounds
+from ..index_bounds import check_bounds, is_known_whole, refuse_whole_indices
 from ..moves.gradient_home import bring_gradient_home
 from ..moves.resolving import resolved_for
 from ..op_kind import OpKind, kind_of
@@ -103,7 +106,7 @@ def _elsewhere(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> R
         repeat: Repeat | None = by_totals(call, plan.total, _waiting(call), None)
     else:
         repeat = _resolving(call, plan, kind, result) or _bringing(call, plan, kind, result)
-    return None if repeat is None else _with_gradients_home(call, plan, repeat)
+    return None if repeat is None else _refusing_first(call, plan, _with_gradients_home(call, plan, repeat))
 
 
 def _resolving(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Repeat | None:
@@ -157,6 +160,21 @@ def _bringing(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) -> Re
 
     waiting = _waiting(call)
     return by_totals(call, None, waiting, repeat) if waiting else repeat
+
+
+def _refusing_first(call: BoundCall, plan: OpPlan, repeat: Repeat) -> Repeat:
+    """The same, for a call whose indices all processes have whole: looked at before anything is sent, or logged."""
+    if plan.whole and not _waiting(call):  # which is looked at again where anybody looks on
+        return repeat
+    given, positions, is_sent = call.tensors, _positions(call), spans(plan.mesh)
+    bounds = tuple(each for each in bounds_of(call) if is_known_whole(given[each.at]))
+
+    def refusing(args: Known, kwargs: Kwargs) -> object:
+        if is_sent or is_watched():
+            refuse_whole_indices(bounds, [args[at] for at in positions])
+        return repeat(args, kwargs)
+
+    return refusing if bounds else repeat
 
 
 def _with_gradients_home(call: BoundCall, plan: OpPlan, repeat: Repeat) -> Repeat:

@@ -9,7 +9,7 @@ import torch
 from torch._prims_common import make_channels_last_strides_for, suggest_memory_format
 
 from ...rules.registry import Spec
-from ...runtime.strides import Strides, dense_strides, elementwise_strides, row_major
+from ...runtime.strides import Strides, dense_strides, elementwise_strides, is_dense, row_major
 from .fourier_strides import of_complex, of_half, of_real
 
 __all__ = ["as_laid_by_kernel", "is_elementwise"]
@@ -143,6 +143,12 @@ def _of_matrices(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
     return *strides, second, first
 
 
+def _of_attention(tensors: Sequence[torch.Tensor], spec: Spec) -> Strides | None:
+    """As what asks, dims of size 1 too, which torch's account of it has lie otherwise."""
+    asking = tensors[0]
+    return asking.stride() if tuple(asking.shape) == spec.shape and is_dense(asking.shape, asking.stride()) else None
+
+
 def _of_rolled(args: Sequence[object], x: torch.Tensor, shape: tuple[int, ...]) -> Strides | None:
     """Dim by dim, two parts are put together, or a copy is made row by row of what stays where it is."""
     shifts, dims = args[1], args[2] if len(args) > 2 else None
@@ -245,6 +251,7 @@ _LAID: dict[Op, Laid] = {
     aten.cat.default: _of_joined,
     aten.convolution.default: _of_convolution,
     aten.convolution_backward.default: _of_convolution_gradients,
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _of_attention,
     **dict.fromkeys((aten._linalg_svd.default, aten.linalg_eig.default), _of_matrices),
 }
 

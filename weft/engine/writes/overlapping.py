@@ -239,11 +239,18 @@ def shown_memory(x: ShardedTensor) -> int:
         x = shown.base.tensor
         value = x._value
     if value.is_put_off:
-        base = x._base if value.is_read_late and x._is_view() else None
-        return shown_memory(base) if isinstance(base, ShardedTensor) else id(x)  # what it will have is new
+        return _memory_of_base(x) if value.is_read_late else id(x)  # what it will have is new
     total = value.total
     if total is not None and not total.written[0]:
         first: torch.Tensor | None = total.value
     else:
-        first = value.pieces[0] if value.pieces else None
+        if not value.pieces:  # a process that has none of it tells by names what others tell by their memory
+            return _memory_of_base(x)
+        first = value.pieces[0]
     return id(x) if first is None or first.is_meta else first.untyped_storage()._cdata
+
+
+def _memory_of_base(x: ShardedTensor) -> int:
+    """The same of what torch says that a tensor is a view of."""
+    base = x._base if x._is_view() else None
+    return shown_memory(base) if isinstance(base, ShardedTensor) else id(x)

@@ -43,13 +43,16 @@ def _rot90(call: BoundCall) -> object:
 
 @handler(aten.roll.default)
 def _roll(call: BoundCall) -> object:
-    x, shifts, dims = sharded(call, "self"), call.integers("shifts"), call.dims("dims")
-    if not dims and x._layout.split_axes and x.numel():
+    x, shifts = sharded(call, "self"), call.integers("shifts")
+    if not x.numel():  # of nothing, torch does not look which dims these are
+        return run_by_rule(call.replaced(dims=[0] * len(call.integers("dims"))))
+    dims = call.dims("dims")
+    if not dims and x._layout.split_axes:
         # Of what strides do not let stand in one line, a reshape would be a view of nothing.
         lined_up = x if x.is_contiguous() else aten.clone.default(x, memory_format=torch.contiguous_format)
         flat = aten.reshape.default(lined_up, [x.numel()])
         return aten.reshape.default(aten.roll.default(flat, shifts, [0]), list(x.shape))
-    if not x.numel() or len(dims) != len(shifts) or not any(x._layout.splits[dim] for dim in dims):
+    if len(dims) != len(shifts) or not any(x._layout.splits[dim] for dim in dims):
         return run_by_rule(call)
     total = [0] * x.dim()
     for dim, shift in zip(dims, shifts, strict=True):

@@ -71,12 +71,16 @@ def _sorted(call: BoundCall) -> object:
     return for_each_result(result, lambda _, y: moved(as_sharded(y), x._layout.resolved, str(call), implicit=True))
 
 
+@handler(aten.cummax.default, aten.cummin.default, may_be_direct=True)
+def _best_so_far(call: BoundCall) -> object:
+    """Of nothing, torch does not look which dim it is."""
+    return _along(call if call.tensor("self").numel() else call.replaced(dim=0))
+
+
 @handler(
     aten.mode.default,
     aten.median.dim,
     aten.nanmedian.dim,
-    aten.cummax.default,
-    aten.cummin.default,
     aten._fft_c2c.default,
     aten._fft_r2c.default,
     aten._fft_c2r.default,

@@ -18,7 +18,7 @@ from ..bounds import Bound
 from ..call import BoundCall
 from ..dims import broadcast_into, numbered, one_each, sizes_of
 from ..factors import Dims, Factors
-from ..registry import Region, Rule, rules
+from ..registry import Region, Rule, bounds_without_rules, rules
 
 __all__ = ["MASKS", "Placed", "bounded", "bounds_of_each", "has_masks", "inside_of", "placed_dims", "split_indices"]
 
@@ -269,4 +269,40 @@ def _take(call: BoundCall) -> Factors:
     return Factors((one_each(table), dims), (dims,), table | places, frozenset(table), linear=0)
 
 
-rules[aten.take.default] = Rule(_take)
+_EVERYWHERE = "out of range: tried to access index {index} on a tensor of {size} elements."
+
+
+def _places(call: BoundCall) -> tuple[Bound, ...]:
+    """What an index into all elements of a tensor, one after another, may be."""
+    count = call.tensors[0].numel()
+    return (Bound(1, 0, count, -count, words=_EVERYWHERE, is_seen=True),) if count else ()
+
+
+def _reduced_at(call: BoundCall) -> tuple[Bound, ...]:
+    """What the index of a write by reduction may be."""
+    dim = call.dim("dim")
+    x = call.tensors[0]
+    return (Bound(1, dim, x.shape[dim], words="index out of range in self"),) if x.dim() else ()
+
+
+def _picked(call: BoundCall) -> tuple[Bound, ...]:
+    """Which classes there are."""
+    x = call.tensors[0]
+    return (Bound(1, x.dim() - 1, x.shape[-1], error=RuntimeError, words="target out of range"),) if x.dim() else ()
+
+
+def _unpooled(call: BoundCall) -> tuple[Bound, ...]:
+    """Where what was pooled may have been."""
+    sizes = call.integers("output_size")
+    if len(sizes) != 2:
+        return ()
+    words = f"Found an invalid max index: {{index}} (output volumes are of size {sizes[0]}x{sizes[1]})"
+    return (Bound(1, -1, sizes[0] * sizes[1], error=RuntimeError, words=words),)
+
+
+rules[aten.take.default] = Rule(_take, bounds=_places)
+bounds_without_rules.update(
+    dict.fromkeys((aten.put.default, aten.put_.default), _places)
+    | dict.fromkeys((aten.index_reduce.default, aten.index_reduce_.default), _reduced_at)
+    | {aten.multi_margin_loss.default: _picked, aten.max_unpool2d.default: _unpooled}
+)

@@ -115,10 +115,14 @@ def _added_to(call: BoundCall) -> tuple[Bound, ...]:
     return tuple(replace(bound, words="index out of range in self") for bound in bounded(IndexError)(call))
 
 
+def _copied_to(call: BoundCall) -> tuple[Bound, ...]:
+    return tuple(replace(bound, words=f"index_copy_(): {bound.words}") for bound in bounded(IndexError)(call))
+
+
 for _op in ops_named("index_add index_add_"):
     rules[_op] = _index_written(_added_to, adds=True)
 for _op in ops_named("index_copy index_copy_"):
-    rules[_op] = _index_written(bounded(IndexError))
+    rules[_op] = _index_written(_copied_to)
 for _op in ops_named("index_fill.int_Scalar index_fill.int_Tensor index_fill_.int_Scalar index_fill_.int_Tensor"):
     rules[_op] = _index_written(bounded(IndexError, negative=True))
 

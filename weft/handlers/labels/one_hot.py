@@ -10,11 +10,11 @@ import sys
 
 import torch
 
-from ..engine.index_bounds import check_index
-from ..engine.moves.resolving import resolve
-from ..engine.sharded import ShardedTensor
-from ..rules.bounds import Bound
-from ..runtime.traced import is_traced
+from ...engine.index_bounds import check_index
+from ...engine.moves.resolving import resolve
+from ...engine.sharded import ShardedTensor
+from ...rules.bounds import Bound
+from ...runtime.traced import is_traced
 
 _SNAPSHOT = torch._C.DispatchKey.PythonTLSSnapshot
 """The first stop of ops on such tensors, before autograd, where `one_hot` becomes other ops."""

@@ -1964,4 +1964,19 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "what inference mode shows in another dtype could be written to outside": Program(
+        {"a": 2},
+        (
+            "v0 = fresh((6,), 'float32', 5, 12)",
+            "v1 = v0[1:4]",
+            "with torch.inference_mode(): v2 = v0.view(torch.int32)",
+            "v3 = v2.is_inference()",
+            "with torch.inference_mode(): v2.fill_(0)",
+            "v4 = v1 + 1",
+            "v0.fill_(3)",
+            "v5 = v2 + 1",
+            "v2.add_(1)",
+        ),
+        order=0,
+    ),
 }

@@ -1979,4 +1979,13 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "strided views beside the parts of complex numbers did not see writes that torch counts apart, memories apart": Program(
+        {"a": 2},
+        (
+            "v0 = fresh((3, 3), 'complex64', 5, 0)",
+            "v1 = torch.view_as_real(v0.unbind(-1)[-1]).as_strided((4, 1), (1, 3))",
+            "v0.detach().narrow(0, 1, 1).unfold(0, 1, 3).sub_(2)",
+        ),
+        order=0,
+    ),
 }

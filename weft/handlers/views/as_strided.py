@@ -183,10 +183,12 @@ def _whole_of(x: ShardedTensor, view: _StridedSource) -> ShardedTensor:
     base = root_of(x)
     if base is None or view.lies_in(x):
         return x
+    # Torch knows none of these as a view, and counts writes to `base` apart.
     if base.is_complex() and not x.is_complex():
-        base = as_sharded(aten.view_as_real.default(base))
-    base = base if base.dtype is x.dtype else as_sharded(aten.view.dtype(base, x.dtype))
-    return base if base.is_conj() == x.is_conj() else as_sharded(aten._conj.default(base))
+        base = remember_apart(as_sharded(aten.view_as_real.default(base)), base)
+    if base.dtype is not x.dtype:
+        base = remember_apart(as_sharded(aten.view.dtype(base, x.dtype)), base)
+    return base if base.is_conj() == x.is_conj() else remember_apart(as_sharded(aten._conj.default(base)), base)
 
 
 def _of_whole(x: ShardedTensor, view: _StridedSource) -> ShardedTensor:

@@ -1988,4 +1988,14 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "reshapes in inference mode of elements that are one were views where torch copies, memories apart": Program(
+        {"a": 2},
+        (
+            "v0 = fresh((2, 6), 'float64', 5, 0)",
+            "with torch.inference_mode(): v1 = (v0 * 2).reshape(3, 4).transpose(1, 0).as_strided((4, 3), (2, 1))",
+            "with torch.inference_mode(): v2 = v1.reshape(6, 2, 1)",
+            "with torch.inference_mode(): v2.fill_(1)",
+        ),
+        order=0,
+    ),
 }

@@ -1998,4 +1998,16 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "what inference mode gave could not be read once it had memory of another": Program(
+        {"a": 2},
+        (
+            "v0 = fresh((5,), 'float64', 5, 4)",
+            "with torch.inference_mode(): v1 = v0 * 2",
+            "v1.data = v0[2:]",
+            "v2 = v1 + 1",
+            "v0.add_(1)",
+            "v3 = v1 + 1",
+        ),
+        order=0,
+    ),
 }

@@ -227,14 +227,15 @@ def note_unseen_write() -> None:
 
 def _stamp(x: ShardedTensor) -> int:
     """A number that changes when a tensor, or anything that shares its memory, is written to."""
-    stamp = last_write() if x.is_inference() else x._version + (_Copies.unseen_write << 32)
+    version = _version(x)
+    stamp = last_write() if version is None else version + (_Copies.unseen_write << 32)
     stamp += _written_beside(x)
     # Torch knows nothing of reading again what an op has taken views of on its way.
     at = x
     while (shown := at._value.shown) is not None:
         stamp += shown.reads << 16
         at = shown.base.tensor
-        stamp += at._version if shown.is_apart and not at.is_inference() else 0
+        stamp += (_version(at) or 0) if shown.is_apart else 0
         stamp += _written_beside(at)
     return stamp
 
@@ -246,9 +247,18 @@ def _written_beside(x: ShardedTensor) -> int:
         return 0
     found = [(ref, ref()) for ref in root._value.counted_beside]
     # No sum: one that is gone would make room for a write to another.
-    return hash(
-        tuple((id(ref), y._version) for ref, y in found if y is not None and y is not root and not y.is_inference())
-    )
+    versions = ((ref, _version(y)) for ref, y in found if y is not None and y is not root)
+    return hash(tuple((id(ref), last_write() if version is None else version) for ref, version in versions))
+
+
+def _version(x: ShardedTensor) -> int | None:
+    """How often a tensor was written to, as torch counts; None where it does not: what inference mode gave, whatever memory it has now."""
+    if x.is_inference():
+        return None
+    try:
+        return x._version
+    except RuntimeError:
+        return None
 
 
 def refresh(tensors: Iterable[torch.Tensor]) -> None:

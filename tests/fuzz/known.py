@@ -2010,4 +2010,13 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "resize_as_ in inference mode was asked for gradients": Program(
+        {"a": 2},
+        (
+            "v0 = fresh((4,), 'float64', 5, 0, True)",
+            "v1 = v0[1:3]",
+            "with torch.inference_mode(): v1.resize_as_(v1)",
+        ),
+        order=0,
+    ),
 }

@@ -120,8 +120,8 @@ def _set_to_nothing(call: BoundCall) -> object:
 
 @handler(aten.resize_as_.default)
 def _resize_as(call: BoundCall) -> object:
-    aten.resize_.default(call.tensor("self"), list(call.tensor("the_template").shape))
-    return call.tensor("self")
+    x = call.tensor("self")  # by `_resize`: where torch asks nothing of gradients, `resize_` by itself would be asked
+    return _resize(BoundCall(aten.resize_.default, (x, list(call.tensor("the_template").shape))))
 
 
 @handler(aten.resize_.default)

@@ -2019,4 +2019,22 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "empty views of copies of pending ones began elsewhere, in one memory": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((7, 4, 2), 'float64', 5, 37)",
+            "v1 = v0.narrow(2, 2, 0).view(2, 0).unsqueeze(-1)",
+            "v2 = v1.storage_offset()",
+        ),
+        order=0,
+    ),
+    "copies of what is empty began elsewhere": Program(
+        {"a": 2},
+        (
+            "v0 = fresh((3, 5), 'float64', 5, 12)",
+            "v1 = __import__('copy').deepcopy(v0[3:])",
+            "v2 = v1.storage_offset()",
+        ),
+        order=0,
+    ),
 }

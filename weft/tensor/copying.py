@@ -135,8 +135,14 @@ def _copied_by_itself(x: ShardedTensor) -> ShardedTensor:
     pieces = tuple(piece.clone() for piece in current(x))
     strides = dense_strides(tuple(x.shape), x.stride())
     dense = wrap(pieces, x._layout, x.shape, dtype=x.dtype, strides=strides)
-    is_dense = x.stride() == strides or isinstance(x, torch.nn.Parameter)  # which torch clones
-    return dense if is_dense else memory_of(x._layout).laid_like(dense, x)
+    is_dense = x.stride() == strides and (
+        x.numel() > 0 or not x.storage_offset()
+    )  # what is empty begins where it did, too
+    return (
+        dense
+        if is_dense or isinstance(x, torch.nn.Parameter) or x.is_conj() or x.is_neg()
+        else memory_of(x._layout).laid_like(dense, x)
+    )
 
 
 def _copied_together(x: ShardedTensor, memo: dict[int, object]) -> ShardedTensor | None:

@@ -145,6 +145,8 @@ class OneMemory(Memory):
             if view.geometry is not None:
                 y = _at(x, y, view.geometry())
             return remember(y, x, view.read, view.write, told=view.told())
+        if y._layout.pending and x._form.is_special and view.geometry is not None:
+            y = _at(x, y, view.geometry())  # a copy of what is pending lies elsewhere than it says
         if (is_moved or repeats(x)) and is_observed() and not view.is_loose:
             return remember_told(y, x, view.told())
         return y if view.is_loose else remember_alias(y, x)

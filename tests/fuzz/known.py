@@ -2037,4 +2037,12 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "windows as smaller elements were refused, memories apart": Program(
+        {"a": 2},
+        (
+            "v0 = fresh((6, 4), 'float32', 5, 12)",
+            "v1 = v0.reshape(24).unfold(0, 19, 1).view(torch.uint8) + 1",
+        ),
+        order=0,
+    ),
 }

@@ -2045,4 +2045,16 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "what a strided view is taken of was told twice, memories apart": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((6, 1), 'float32', 5, 0)",
+            "with torch.inference_mode(): v1 = torch.zeros_like(v0)",
+            "with torch.inference_mode(): v2 = v1.select(1, 0)",
+            "with torch.inference_mode(): v2.unsqueeze_(0)",
+            "with torch.inference_mode(): v3 = v2.narrow(-1, 2, 0).view(torch.bfloat16)",
+            "with torch.inference_mode(): v4 = v3.as_strided((), (), 0)",
+        ),
+        order=0,
+    ),
 }

@@ -69,10 +69,11 @@ def _as_strided(call: BoundCall) -> object:
     taken = _read(tuple(x.shape), x.stride(), size, stride, offset - base)
     if taken is None:
         wanted = _StridedSource(size, stride, offset)
-        whole = _whole_of(x, wanted) if is_observed() else x
+        is_copied = held_whole(x) is None or is_copy(x)
+        whole = _whole_of(x, wanted) if is_copied or is_observed() else x
         held = held_whole(whole)
-        if held is None or is_copy(x):
-            return _of_whole(x, wanted)
+        if held is None or is_copied:
+            return _of_whole(x, whole, wanted)
         held.as_strided(size, stride, offset)  # which torch may refuse, before it is told what moves
         return run_by_rule(BoundCall(call.func, (whole, size, stride, offset)))
     y, may_be_copy = x, memory_of(x._layout).copies_views(x)
@@ -191,9 +192,8 @@ def _whole_of(x: ShardedTensor, view: _StridedSource) -> ShardedTensor:
     return base if base.is_conj() == x.is_conj() else remember_apart(as_sharded(aten._conj.default(base)), base)
 
 
-def _of_whole(x: ShardedTensor, view: _StridedSource) -> ShardedTensor:
+def _of_whole(x: ShardedTensor, base: ShardedTensor, view: _StridedSource) -> ShardedTensor:
     """A view of elements wherever they lie; it may reach beyond `x`, into the tensor that this is a view of."""
-    base = _whole_of(x, view)
     if not view.lies_in(base):
         raise RuntimeError(
             f"as_strided({list(view.size)}, {list(view.stride)}, {view.offset}) reaches memory outside of a tensor of shape "

@@ -2066,4 +2066,16 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "writes to views of elements that are one were lost in inference mode, memories apart": Program(
+        {"a": 2},
+        (
+            "v0 = fresh((5, 8), 'float64', 5, 0)",
+            "with torch.inference_mode(): v1 = v0 * 2",
+            "with torch.inference_mode(): v2 = v1.as_strided((2, 4), (2, 1), 9)",
+            "with torch.inference_mode(): v3 = v2.transpose(0, 1)",
+            "with torch.inference_mode(): v3.zero_()",
+            "v4 = v1 + 1",
+        ),
+        order=0,
+    ),
 }

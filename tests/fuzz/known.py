@@ -2078,4 +2078,15 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "views did not see what was written through strided views of x.data, memories apart": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((6, 4, 4), 'float64', 5, 0)",
+            "v1 = v0[1].split(1, 0)[-1]",
+            "v2 = v0.data.as_strided((), (), 58)",
+            "v3 = v2.as_strided((3,), (3,), 28)",
+            "v3.fill_(7)",
+        ),
+        order=0,
+    ),
 }

@@ -17,7 +17,7 @@ from ...engine.memory import held_whole, memory_of
 from ...engine.moves.movement import from_plain, to_plain
 from ...engine.moves.telling import note_move
 from ...engine.sharded import ShardedTensor, as_sharded, made, sharded, wrap, wrap_whole
-from ...engine.views.copy_views import Told, is_copy, is_observed, remember, remember_apart
+from ...engine.views.copy_views import Told, is_copy, is_observed, remember, remember_apart, remember_counted_alone
 from ...engine.views.view import extent
 from ...engine.views.view_results import tell_whole
 from ...engine.writes.copying import copy_once
@@ -201,7 +201,14 @@ def _of_whole(x: ShardedTensor, base: ShardedTensor, view: _StridedSource) -> Sh
             "known where each device has memory of its own: take it of the tensor that this one is a view of"
         )
     told = Told(_tell_read, partial(tell_whole, aten.as_strided.default))
-    return remember(view.read(base), base, view.read, view.write, told=told)
+    y = remember(view.read(base), base, view.read, view.write, told=told)
+    # Torch counts writes to views of `x.data` apart from those to `x`.
+    return y if _counted_with(x) is _counted_with(base) else remember_counted_alone(y, base)
+
+
+def _counted_with(x: ShardedTensor) -> torch.Tensor:
+    """The tensor that torch knows this one as a view of, or it itself: it counts writes to both as one."""
+    return x._base if x._is_view() and x._base is not None else x
 
 
 def _tell_read(base: ShardedTensor) -> None:

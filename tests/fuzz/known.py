@@ -2089,4 +2089,22 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "what was given another shape by out=, or by resize_, began elsewhere": Program(
+        {"a": 2, "b": 2},
+        (
+            "v0 = fresh((6, 4, 4), 'float64', 5, 12)",
+            "v1 = torch.diagonal_scatter(v0[1:3, 0], v0[0, :2, 0] * 2)",
+            "v2 = v1.storage_offset()",
+            "torch.neg(v0, out=v1)",
+            "v3 = v1.storage_offset() + v1[2:].storage_offset()",
+            "v4 = v0[1, 2:].select_scatter(v0[0, 0], 0, 0)",
+            "torch.cat([v0[0], v0[1]], out=v4)",
+            "v5 = v4.storage_offset() + v4[2:].storage_offset()",
+            "v6 = v0[1, 2:].select_scatter(v0[0, 0], 0, 0)",
+            "v6.resize_(9, 4)",
+            "v7 = v6.storage_offset() + v6[1:].storage_offset()",
+            "v6.fill_(2)",
+        ),
+        order=0,
+    ),
 }

@@ -142,5 +142,5 @@ def _resize(call: BoundCall) -> object:
     y = aten.reshape.default(flat, shape)
     if len(shape) == x.dim():
         y = moved(y, x._layout.resolved, "resize_", implicit=True)
-    become(x, y)
+    become(x, memory_of(y._layout).begun(y, int(x.storage_offset())))
     return x

@@ -165,6 +165,13 @@ class OneMemory(Memory):
         laid._value.turned = y._value.turned
         return laid
 
+    def begun(self, y: ShardedTensor, offset: int) -> ShardedTensor:
+        """With memory before it."""
+        if int(y.storage_offset()) == offset:
+            return y
+        pieces = tuple(_placed(piece, y.stride(), offset) for piece in y._value.pieces)
+        return wrap(pieces, y._layout, y.shape, strides=y.stride(), offset=offset)
+
     def assembled(self, shards: Sequence[torch.Tensor], layout: Layout, shape: tuple[int, ...]) -> Pieces:
         """Each shard is written to its box, replicas once."""
         here, first = holding(layout), shards[0]

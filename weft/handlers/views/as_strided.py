@@ -69,10 +69,10 @@ def _as_strided(call: BoundCall) -> object:
     taken = _read(tuple(x.shape), x.stride(), size, stride, offset - base)
     if taken is None:
         wanted = _StridedSource(size, stride, offset)
-        is_copied = held_whole(x) is None or is_copy(x)
+        is_copied = memory_of(x._layout).pieces_are_shards or bool(x._layout.pending) or is_copy(x)
         whole = _whole_of(x, wanted) if is_copied or is_observed() else x
-        held = held_whole(whole)
-        if held is None or is_copied:
+        held = None if is_copied else held_whole(whole)
+        if held is None:
             return _of_whole(x, whole, wanted)
         held.as_strided(size, stride, offset)  # which torch may refuse, before it is told what moves
         return run_by_rule(BoundCall(call.func, (whole, size, stride, offset)))

@@ -2057,15 +2057,6 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
-    "copies of strided views of what is pending began elsewhere, in one memory": Program(
-        {"a": 2, "b": 2},
-        (
-            "v0 = fresh((8, 6), 'float64', 5, 37)",
-            "v1 = v0.reshape(8, -1, 3)[6, 1:, ::3]",
-            "v2 = __import__('copy').deepcopy(v1.as_strided((), (), 19)).storage_offset()",
-        ),
-        order=0,
-    ),
     "writes to views of elements that are one were lost in inference mode, memories apart": Program(
         {"a": 2},
         (

@@ -2098,4 +2098,14 @@ KNOWN: dict[str, Program] = {
         ),
         order=0,
     ),
+    "what was written to a view of a copy was lost where somebody looks on, in inference mode in one memory": Program(
+        {"a": 2},
+        (
+            "v0 = fresh((2, 2), 'complex64', 5, 4)",
+            "with torch.inference_mode(): v1 = v0 * 2",
+            "with torch.inference_mode(): v2 = v1.permute(0, 1).movedim(0, 1)",
+            "with torch.inference_mode(): v2.conj().split(1, 1)[-1].reshape(2, 1, 1, 1).zero_()",
+        ),
+        order=0,
+    ),
 }

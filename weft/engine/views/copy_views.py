@@ -306,14 +306,18 @@ def _refresh(x: ShardedTensor, shown: Shown) -> None:
             # What is composite, torch takes apart in inference mode alone: elsewhere another op is told of.
             with _untold() if _is_told.get() else nullcontext(), torch.inference_mode(base.is_inference()), _inside():
                 read = shown.read(base)._value.pieces
-            for piece, now in zip(x._value.pieces, read, strict=True):
-                # What was made in inference mode is written to in it alone.
-                with torch.inference_mode() if piece.is_inference() else nullcontext():
-                    copy_once(piece, now)
+            _put(x._value.pieces, read)
         elif shown.told is not None and not _is_told.get():
             shown.told.read(base)
         shown.stamp = stamp
         shown.reads += 1
+
+
+def _put(pieces: Pieces, values: Pieces) -> None:
+    """Writes values to pieces, if there are any: what was made in inference mode is written to in it alone."""
+    for piece, value in zip(pieces, values, strict=bool(values)):
+        with torch.inference_mode() if piece.is_inference() else nullcontext():
+            copy_once(piece, value)
 
 
 def write_through(x: ShardedTensor) -> None:
@@ -323,8 +327,11 @@ def write_through(x: ShardedTensor) -> None:
         base = shown.base.tensor
         is_unseen |= shown.is_apart or shown.base.has_become
         if shown.write is not None or shown.told is not None:
-            # The ops that write back read `x`, which is newer than its base now: it is not to be read again for them.
+            # The ops that write back read `x`, which is newer than its base now: it is not to be read again for them. Where it only
+            # tells, and lies in the memory of a copy, that is not to be read again over it.
+            written = tuple(piece.clone() for piece in x._value.pieces) if shown.read is None and is_copy(base) else ()
             refresh((base,))
+            _put(x._value.pieces, written)
             shown.stamp = _stamp(base)
         if shown.write is not None:
             with _untold() if shown.told is not None else nullcontext():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 
@@ -81,3 +82,16 @@ def test_views_of_what_is_pending_begin_where_torch_says() -> None:
             assert (shown.storage_offset(), shown.stride()) == (torchs.storage_offset(), torchs.stride())
         x[1, 1:2].copy_(x[2, 1:2])
         assert x.full_tensor()[1, 1] == whole[2, 1]
+
+
+def test_copies_of_strided_views_of_what_is_pending_begin_where_torch_says() -> None:
+    whole, mesh = torch.arange(48.0).reshape(8, 6), weft.make_mesh({"a": 2, "b": 2})
+    mapping = weft.NamedMapping(mesh, P(None, None), unreduced=["a", "b"])
+    x = weft.from_local([whole.clone(), *(torch.zeros_like(whole) for _ in range(3))], mapping)
+    for view in (
+        lambda x: x.reshape(8, -1, 3)[6, 1:, ::3].as_strided((), (), 19),
+        lambda x: x[6:].as_strided((), (), 7),
+    ):
+        copied, torchs = copy.deepcopy(view(x)), copy.deepcopy(view(whole))
+        assert (copied.storage_offset(), copied.stride()) == (torchs.storage_offset(), torchs.stride())
+        assert torch.equal(copied.full_tensor(), torchs)

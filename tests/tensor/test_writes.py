@@ -611,7 +611,9 @@ def test_views_of_what_was_cut_short_are_copied(name: str, line: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 @pytest.mark.parametrize("line", ["x[1:].resize_(4, 4)", "torch.add(z, 1, out=x[3])", "v = x[0]; x.resize_(5, 4)",
-    "torch.neg(torch.ones(5, 5), out=x.detach())", "v = x.detach(); torch.neg(torch.ones(5, 5), out=x)"])  # fmt: skip
+    "torch.neg(torch.ones(5, 5), out=x.detach())", "v = x.detach(); torch.neg(torch.ones(5, 5), out=x)",
+    "x = x.detach(); v = x.view(torch.int16).mT; torch.neg(torch.ones(5, 5), out=x)",
+    "exec('with torch.inference_mode(): x = x * 1'); v = x.view(torch.float64).mT; torch.neg(torch.ones(5, 5), out=x)"])  # fmt: skip
 def test_memory_that_others_show_does_not_grow(line: str) -> None:
     x = weft.shard(torch.arange(16.0).reshape(4, 4), MESH, weft.P("a", "b"))
     with pytest.raises(RuntimeError, match=r"it shares memory with views that would have to grow with it"):

@@ -57,8 +57,8 @@ _repeats = plans.repeats
 _known = _repeats.get
 _onlookers = torch._C._len_torch_dispatch_stack
 _DETACH = torch.ops.aten.detach.default
-_WRITABLE = frozenset({_DETACH, torch.ops.aten.view.dtype})
-"""Ops whose results, of inference tensors too, torch lets be written to outside of inference mode."""
+_OF_OTHER_DTYPE = torch.ops.aten.view.dtype
+"""Whose results are inference tensors where they are made in inference mode, whatever they show."""
 _SAID = (int, bool)
 _HEEDED: tuple[type, ...] = (ShardedTensor,)
 """Given for the types of a call of which those who profile, or want to be warned, have been told."""
@@ -275,8 +275,10 @@ def _of_folded(call: BoundCall) -> object:
 def _turned_or_shown(call: BoundCall) -> ShardedTensor | None:
     """The tensor that a call turns in place, or of which it gives views: both are what it is."""
     base = call.args[0] if _turns(call.func) else _shown_by(call)
-    if not isinstance(base, ShardedTensor) or (call.func in _WRITABLE and base.is_inference()):
+    if not isinstance(base, ShardedTensor) or call.func is _OF_OTHER_DTYPE:
         return None
+    if call.func is _DETACH and base.is_inference():
+        return None  # torch lets what is detached of it be written to outside of inference mode
     return base
 
 

@@ -120,8 +120,8 @@ def _set_to_nothing(call: BoundCall) -> object:
 
 @handler(aten.resize_as_.default)
 def _resize_as(call: BoundCall) -> object:
-    aten.resize_.default(call.tensor("self"), list(call.tensor("the_template").shape))
-    return call.tensor("self")
+    x = call.tensor("self")  # by `_resize`: where torch asks nothing of gradients, `resize_` by itself would be asked
+    return _resize(BoundCall(aten.resize_.default, (x, list(call.tensor("the_template").shape))))
 
 
 @handler(aten.resize_.default)
@@ -142,5 +142,5 @@ def _resize(call: BoundCall) -> object:
     y = aten.reshape.default(flat, shape)
     if len(shape) == x.dim():
         y = moved(y, x._layout.resolved, "resize_", implicit=True)
-    become(x, y)
+    become(x, memory_of(y._layout).begun(y, int(x.storage_offset())))
     return x

@@ -10,7 +10,7 @@ import torch
 
 from ..engine.memory import memory_of
 from ..engine.sharded import OWN_STATE, ShardedTensor, as_sharded, wrap
-from ..engine.views.copy_views import count_beside, current, remember, remember_apart, remember_told
+from ..engine.views.copy_views import catch_up, count_beside, current, remember, remember_apart, remember_told
 from ..engine.writes.overlapping import shown_memory
 from ..engine.writes.resizing import root_of
 from ..runtime.holding import Pieces
@@ -57,7 +57,7 @@ class _Copied:
     def placed(self, x: ShardedTensor, copied: ShardedTensor) -> ShardedTensor:
         """A copy of a view that has memory of its own, where it would be if all were whole."""
         if not memory_of(x._layout).pieces_are_shards:
-            return copied
+            return memory_of(x._layout).laid_like(copied, x)
         pieces, offset = copied._value.pieces, self._offset_of(x)
         return wrap(pieces, x._layout, x.shape, dtype=x.dtype, strides=x.stride(), offset=offset)
 
@@ -135,8 +135,14 @@ def _copied_by_itself(x: ShardedTensor) -> ShardedTensor:
     pieces = tuple(piece.clone() for piece in current(x))
     strides = dense_strides(tuple(x.shape), x.stride())
     dense = wrap(pieces, x._layout, x.shape, dtype=x.dtype, strides=strides)
-    is_dense = x.stride() == strides or isinstance(x, torch.nn.Parameter)  # which torch clones
-    return dense if is_dense else memory_of(x._layout).laid_like(dense, x)
+    is_dense = x.stride() == strides and (
+        x.numel() > 0 or not x.storage_offset()
+    )  # what is empty begins where it did, too
+    return (
+        dense
+        if is_dense or isinstance(x, torch.nn.Parameter) or x.is_conj() or x.is_neg()
+        else memory_of(x._layout).laid_like(dense, x)
+    )
 
 
 def _copied_together(x: ShardedTensor, memo: dict[int, object]) -> ShardedTensor | None:
@@ -202,6 +208,7 @@ def _viewed_again(x: ShardedTensor, known: _Copied) -> ShardedTensor | None:
     if shown.read is not None and shown.write is not None:
         again = remember(known.placed(x, _copied_by_itself(x)), base, shown.read, shown.write, told=shown.told)
     elif part is not None and shown.told is not None:
+        catch_up(x)  # as what is a copy is read
         again = remember_told(part, base, shown.told)
     else:
         alias = _Copied.of(shown.base.tensor, base).part(x) if part is None else part

@@ -15,7 +15,7 @@ from ...runtime.strides import Strides
 from ...sharding.layout import Layout
 from ...sharding.mapping import DeviceMapping
 from ...sharding.mesh import DeviceMesh, Slot
-from ..sharded import ShardedTensor
+from ..sharded import ShardedTensor, made
 from ..views.view import View
 
 __all__ = ["Memory", "Part", "Spots"]
@@ -121,6 +121,10 @@ class Memory(ABC):
     @abstractmethod
     def laid_like(self, y: ShardedTensor, x: ShardedTensor) -> ShardedTensor:
         """What was computed of all elements of `x`, with its strides."""
+
+    def begun(self, y: ShardedTensor, offset: int) -> ShardedTensor:
+        """A tensor that nobody else has, so far into its memory."""
+        return y if int(y.storage_offset()) == offset else made(y._form, y._value, offset)
 
     def lies_in(self, x: ShardedTensor, strides: Strides) -> bool:
         """Whether elements lie as strides of the whole say, which `x` has."""

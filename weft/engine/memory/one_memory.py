@@ -145,6 +145,8 @@ class OneMemory(Memory):
             if view.geometry is not None:
                 y = _at(x, y, view.geometry())
             return remember(y, x, view.read, view.write, told=view.told())
+        if y._layout.pending and x._form.is_special and view.geometry is not None:
+            y = _at(x, y, view.geometry())  # a copy of what is pending lies elsewhere than it says
         if (is_moved or repeats(x)) and is_observed() and not view.is_loose:
             return remember_told(y, x, view.told())
         return y if view.is_loose else remember_alias(y, x)
@@ -162,6 +164,13 @@ class OneMemory(Memory):
         laid = wrap(pieces, y._layout, y.shape, strides=strides, offset=offset)
         laid._value.turned = y._value.turned
         return laid
+
+    def begun(self, y: ShardedTensor, offset: int) -> ShardedTensor:
+        """With memory before it."""
+        if int(y.storage_offset()) == offset:
+            return y
+        pieces = tuple(_placed(piece, y.stride(), offset) for piece in y._value.pieces)
+        return wrap(pieces, y._layout, y.shape, strides=y.stride(), offset=offset)
 
     def assembled(self, shards: Sequence[torch.Tensor], layout: Layout, shape: tuple[int, ...]) -> Pieces:
         """Each shard is written to its box, replicas once."""

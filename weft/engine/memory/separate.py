@@ -87,6 +87,9 @@ class Separate(Memory):
             return remember_alias(at(x, y, y._value.pieces, view.geometry()), x)
         if view.geometry is not None:
             y = shown(x, y, view.geometry())
+        if not is_moved:
+            # In memory of its own: what is written to it is not to be lost when `x` is read again before it is written back.
+            y._value.pieces = tuple(piece.clone() for piece in y._value.pieces)
         if view.is_loose:
             return y
         return remember(y, x, view.read, view.write, told=view.told())

@@ -38,6 +38,10 @@ from .running import MARKS, factor_places, goes_elsewhere
 
 __all__ = ["of_alone"]
 
+aten = torch.ops.aten
+_KEEP_PLACES = {aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default}
+"""Ops whose results begin where their tensor does in its memory: their handlers see to that."""
+
 Given = Alone | RaggedRows | ShardedTensor
 OfNothing = Callable[[Slot, Sequence[torch.Tensor]], list[torch.Tensor] | None]
 """(device, what it has of each input) -> its results, where it has nothing of one and need not compute."""
@@ -72,7 +76,7 @@ def _may_run(call: BoundCall, home: Home, held: Sequence[Alone | None]) -> bool:
     kind, rule = kind_of(call.func), rule_for(call.func)
     if is_traced() or kind.written or kind.outs or is_random(call.func) or not is_foreseen(call.func):
         return False
-    if call.func in MARKS or goes_elsewhere(call):
+    if call.func in MARKS or call.func in _KEEP_PLACES or goes_elsewhere(call):
         return False
     if rule is None or rule.local is not None or rule.local_args is not None or rule.local_op is not None:
         return False

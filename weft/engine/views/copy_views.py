@@ -227,14 +227,15 @@ def note_unseen_write() -> None:
 
 def _stamp(x: ShardedTensor) -> int:
     """A number that changes when a tensor, or anything that shares its memory, is written to."""
-    stamp = last_write() if x.is_inference() else x._version + (_Copies.unseen_write << 32)
+    version = _version(x)
+    stamp = last_write() if version is None else version + (_Copies.unseen_write << 32)
     stamp += _written_beside(x)
     # Torch knows nothing of reading again what an op has taken views of on its way.
     at = x
     while (shown := at._value.shown) is not None:
         stamp += shown.reads << 16
         at = shown.base.tensor
-        stamp += at._version if shown.is_apart and not at.is_inference() else 0
+        stamp += (_version(at) or 0) if shown.is_apart else 0
         stamp += _written_beside(at)
     return stamp
 
@@ -246,9 +247,18 @@ def _written_beside(x: ShardedTensor) -> int:
         return 0
     found = [(ref, ref()) for ref in root._value.counted_beside]
     # No sum: one that is gone would make room for a write to another.
-    return hash(
-        tuple((id(ref), y._version) for ref, y in found if y is not None and y is not root and not y.is_inference())
-    )
+    versions = ((ref, _version(y)) for ref, y in found if y is not None and y is not root)
+    return hash(tuple((id(ref), last_write() if version is None else version) for ref, version in versions))
+
+
+def _version(x: ShardedTensor) -> int | None:
+    """How often a tensor was written to, as torch counts; None where it does not: what inference mode gave, whatever memory it has now."""
+    if x.is_inference():
+        return None
+    try:
+        return x._version
+    except RuntimeError:
+        return None
 
 
 def refresh(tensors: Iterable[torch.Tensor]) -> None:
@@ -296,14 +306,18 @@ def _refresh(x: ShardedTensor, shown: Shown) -> None:
             # What is composite, torch takes apart in inference mode alone: elsewhere another op is told of.
             with _untold() if _is_told.get() else nullcontext(), torch.inference_mode(base.is_inference()), _inside():
                 read = shown.read(base)._value.pieces
-            for piece, now in zip(x._value.pieces, read, strict=True):
-                # What was made in inference mode is written to in it alone.
-                with torch.inference_mode() if piece.is_inference() else nullcontext():
-                    copy_once(piece, now)
+            _put(x._value.pieces, read)
         elif shown.told is not None and not _is_told.get():
             shown.told.read(base)
         shown.stamp = stamp
         shown.reads += 1
+
+
+def _put(pieces: Pieces, values: Pieces) -> None:
+    """Writes values to pieces, if there are any: what was made in inference mode is written to in it alone."""
+    for piece, value in zip(pieces, values, strict=bool(values)):
+        with torch.inference_mode() if piece.is_inference() else nullcontext():
+            copy_once(piece, value)
 
 
 def write_through(x: ShardedTensor) -> None:
@@ -313,8 +327,11 @@ def write_through(x: ShardedTensor) -> None:
         base = shown.base.tensor
         is_unseen |= shown.is_apart or shown.base.has_become
         if shown.write is not None or shown.told is not None:
-            # The ops that write back read `x`, which is newer than its base now: it is not to be read again for them.
+            # The ops that write back read `x`, which is newer than its base now: it is not to be read again for them. Where it only
+            # tells, and lies in the memory of a copy, that is not to be read again over it.
+            written = tuple(piece.clone() for piece in x._value.pieces) if shown.read is None and is_copy(base) else ()
             refresh((base,))
+            _put(x._value.pieces, written)
             shown.stamp = _stamp(base)
         if shown.write is not None:
             with _untold() if shown.told is not None else nullcontext():

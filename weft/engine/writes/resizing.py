@@ -57,4 +57,4 @@ def _is_shared(x: ShardedTensor) -> bool:
     x._value.turned = None  # who is known by that alone is nobody's, and what is written makes it wrong
     mine = {storage._cdata for storage in storages(x)}
     others = (y for y in gc.get_objects() if type(y) is ShardedTensor.final and y is not x)
-    return any(storage._cdata in mine for y in others for storage in storages(y))
+    return any(_end_of(y) is x or any(storage._cdata in mine for storage in storages(y)) for y in others)

@@ -18,7 +18,7 @@ from ...runtime.memory.lazy_copy import may_overlap, part
 from ...runtime.strides import Strides, dense_strides, row_major
 from ...runtime.traced import is_traced
 from ...sharding.layout import Layout
-from ..memory import held_whole
+from ..memory import held_whole, memory_of
 from ..moves.movement import from_plain, moved, to_plain, to_write_plain
 from ..moves.resolved import forget_resolved
 from ..op_kind import is_elementwise, kind_of
@@ -300,7 +300,8 @@ def _resize(out: torch.Tensor, value: torch.Tensor, strides: Strides) -> bool:
         layout = out._layout.resolved if same else Layout.replicated(mesh, value.dim())
         with torch.inference_mode(out.is_inference()), torch.no_grad():
             zeros = torch.empty_strided(value.shape, strides, dtype=out.dtype, device=out.device).zero_()
-            become(out, from_plain(zeros, layout))
+            new = from_plain(zeros, layout)
+            become(out, memory_of(layout).begun(new, int(out.storage_offset())))
     else:
         part([out])  # torch cannot make memory grow that is shared until it is written to
         out.resize_(value.shape).as_strided_(value.shape, strides)

@@ -17,7 +17,7 @@ from ...engine.memory import held_whole, memory_of
 from ...engine.moves.movement import from_plain, to_plain
 from ...engine.moves.telling import note_move
 from ...engine.sharded import ShardedTensor, as_sharded, made, sharded, wrap, wrap_whole
-from ...engine.views.copy_views import Told, is_copy, is_observed, remember, remember_apart
+from ...engine.views.copy_views import Told, is_copy, is_observed, remember, remember_apart, remember_counted_alone
 from ...engine.views.view import extent
 from ...engine.views.view_results import tell_whole
 from ...engine.writes.copying import copy_once
@@ -69,10 +69,11 @@ def _as_strided(call: BoundCall) -> object:
     taken = _read(tuple(x.shape), x.stride(), size, stride, offset - base)
     if taken is None:
         wanted = _StridedSource(size, stride, offset)
-        whole = _whole_of(x, wanted) if is_observed() else x
-        held = held_whole(whole)
-        if held is None or is_copy(x):
-            return _of_whole(x, wanted)
+        is_copied = memory_of(x._layout).pieces_are_shards or bool(x._layout.pending) or is_copy(x)
+        whole = _whole_of(x, wanted) if is_copied or is_observed() else x
+        held = None if is_copied else held_whole(whole)
+        if held is None:
+            return _of_whole(x, whole, wanted)
         held.as_strided(size, stride, offset)  # which torch may refuse, before it is told what moves
         return run_by_rule(BoundCall(call.func, (whole, size, stride, offset)))
     y, may_be_copy = x, memory_of(x._layout).copies_views(x)
@@ -183,15 +184,16 @@ def _whole_of(x: ShardedTensor, view: _StridedSource) -> ShardedTensor:
     base = root_of(x)
     if base is None or view.lies_in(x):
         return x
+    # Torch knows none of these as a view, and counts writes to `base` apart.
     if base.is_complex() and not x.is_complex():
-        base = as_sharded(aten.view_as_real.default(base))
-    base = base if base.dtype is x.dtype else as_sharded(aten.view.dtype(base, x.dtype))
-    return base if base.is_conj() == x.is_conj() else as_sharded(aten._conj.default(base))
+        base = remember_apart(as_sharded(aten.view_as_real.default(base)), base)
+    if base.dtype is not x.dtype:
+        base = remember_apart(as_sharded(aten.view.dtype(base, x.dtype)), base)
+    return base if base.is_conj() == x.is_conj() else remember_apart(as_sharded(aten._conj.default(base)), base)
 
 
-def _of_whole(x: ShardedTensor, view: _StridedSource) -> ShardedTensor:
+def _of_whole(x: ShardedTensor, base: ShardedTensor, view: _StridedSource) -> ShardedTensor:
     """A view of elements wherever they lie; it may reach beyond `x`, into the tensor that this is a view of."""
-    base = _whole_of(x, view)
     if not view.lies_in(base):
         raise RuntimeError(
             f"as_strided({list(view.size)}, {list(view.stride)}, {view.offset}) reaches memory outside of a tensor of shape "
@@ -199,7 +201,14 @@ def _of_whole(x: ShardedTensor, view: _StridedSource) -> ShardedTensor:
             "known where each device has memory of its own: take it of the tensor that this one is a view of"
         )
     told = Told(_tell_read, partial(tell_whole, aten.as_strided.default))
-    return remember(view.read(base), base, view.read, view.write, told=told)
+    y = remember(view.read(base), base, view.read, view.write, told=told)
+    # Torch counts writes to views of `x.data` apart from those to `x`.
+    return y if _counted_with(x) is _counted_with(base) else remember_counted_alone(y, base)
+
+
+def _counted_with(x: ShardedTensor) -> torch.Tensor:
+    """The tensor that torch knows this one as a view of, or it itself: it counts writes to both as one."""
+    return x._base if x._is_view() and x._base is not None else x
 
 
 def _tell_read(base: ShardedTensor) -> None:

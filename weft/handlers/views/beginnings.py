@@ -9,6 +9,7 @@ from ...engine.handlers import handler
 from ...engine.op_plan import NOT_REPEATED, Repeat
 from ...engine.running.repeating import repeat_by_rule
 from ...engine.sharded import as_sharded, begins_at
+from ...engine.views.copy_views import remember_counted_alone
 from ...rules.call import Args, BoundCall, Kwargs
 from ...runtime.on_paper import aside
 
@@ -22,6 +23,8 @@ def _view(call: BoundCall) -> object:
     if every > 1 and begins_at(x) % every:
         _refuse(call, x)
     result = run_by_rule(call)
+    if torch.is_inference_mode_enabled() and not x.is_inference():
+        return remember_counted_alone(as_sharded(result), as_sharded(x))
     again = repeat_by_rule(call, result)
     call.repeat = _again_where_it_may_begin(again, every) if again is not None and every > 1 else again
     return result

@@ -19,7 +19,7 @@ from ...engine.op_plan import decided, layouts_for
 from ...engine.sharded import ShardedTensor, as_sharded, begins_at, sharded, stand_of
 from ...engine.strategy import is_considered, unconsidered
 from ...engine.total import Total
-from ...engine.views.copy_views import Told, count_beside
+from ...engine.views.copy_views import Told, count_beside, repeats
 from ...engine.views.folded import fold
 from ...engine.views.view import View
 from ...engine.views.view_results import ViewOp
@@ -56,6 +56,10 @@ def _reshape(call: BoundCall) -> object:
         call = BoundCall(func, (x, list(shape)))
     way = _way_of(func, x, shape)
     if way is None:
+        if func is aten.reshape.default and repeats(x) and not _is_view(tuple(x.shape), x.stride(), shape):
+            call = BoundCall(
+                func, (aten.clone.default(x, memory_format=torch.contiguous_format), list(shape))
+            )  # as torch does
         y = as_sharded(run_by_rule(call))
         return _showing(func, x, y, shape) if memory_of(x._layout).has_copied(y, x) else y
     if func is not aten.reshape.default:

@@ -193,6 +193,8 @@ def _local_view_dtype(call: BoundCall, inputs: Sequence[Region], outputs: Sequen
 def _of_elements(call: BoundCall, outputs: Sequence[Region], dtype: torch.dtype | None) -> object:
     """Torch asks how one number lies, and how none do: a device that has none is not to ask, as it knows no strides of the whole."""
     x = call.tensor("self")
+    if x.numel() and x.dim() and x.stride(-1) != 1 and dtype is not None and dtype.itemsize != x.dtype.itemsize:
+        x = x.contiguous()  # of elements that are one, the dims may stand in any order, and what shows them is a copy
     if x.numel():
         return call.on([x])
     return x.new_empty(outputs[0].shape, dtype=dtype)

@@ -229,7 +229,9 @@ def stopping(key: str) -> set[str]:
 def test_no_other_op_stops_where_these_do() -> None:
     layers = {f"aten::{kind}.input" for kind in ("gru", "lstm", "rnn_relu", "rnn_tanh")}
     cells = {f"aten::{kind}_cell" for kind in ("gru", "lstm", "rnn_relu", "rnn_tanh")}
-    assert stopping("DeferredInit") == {"aten::linear", "aten::linear_backward", *layers, *cells}
+    norms = {f"aten::linalg_{kind}.out" for kind in ("norm", "matrix_norm", "multi_dot")}
+    norms |= {"aten::linalg_norm.ord_str_out", "aten::linalg_matrix_norm.str_ord_out"}
+    assert stopping("DeferredInit") == {"aten::linear", "aten::linear_backward", *layers, *cells, *norms}
     assert stopping("TESTING_ONLY_GenericWrapper") == {"aten::einsum", "aten::matmul", "aten::matmul_backward"}
 
 

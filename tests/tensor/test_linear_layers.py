@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 from torch.nn.functional import linear
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import weft
@@ -18,6 +17,8 @@ from weft import P
 from weft.rules.ops.matmul import linear_backward
 from weft.runtime import machine
 from weft.runtime.machine import residence
+
+from .seen import Seen
 
 MESH = weft.make_mesh({"dp": 2, "tp": 2})
 HOME = residence(MESH).device
@@ -40,18 +41,6 @@ def gradients(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) 
     given = [t for t in (x, weight, bias) if t is not None]
     y = linear(x, weight, bias)
     return [y, *torch.autograd.grad((y * y).sum(), given)]
-
-
-class Seen(TorchDispatchMode):
-    """The ops on sharded tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names += [str(func)] if weft.Tensor in types else []
-        return func(*args, **(kwargs or {}))
 
 
 def ops_of(*given: torch.Tensor | None) -> list[str]:

@@ -9,13 +9,14 @@ from itertools import product
 import pytest
 import torch
 from torch.autograd import forward_ad
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import weft
 from weft import P
 from weft.runtime import machine
 from weft.runtime.machine import residence
+
+from .seen import Seen
 
 MESH = weft.make_mesh({"dp": 2, "tp": 2})
 HOME = residence(MESH).device
@@ -49,18 +50,6 @@ def laid(x: torch.Tensor, spec: P) -> weft.Tensor:
 def gradients(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
     z = x @ y
     return [z, *torch.autograd.grad((z * z).sum(), (x, y))]
-
-
-class Seen(TorchDispatchMode):
-    """The ops on sharded tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names += [str(func)] if weft.Tensor in types else []
-        return func(*args, **(kwargs or {}))
 
 
 def ops_of(x: torch.Tensor, y: torch.Tensor) -> list[str]:

@@ -8,7 +8,7 @@ lies. Where the rule of such a call takes its tensors as they lie, it comes as o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -26,6 +26,7 @@ from ...rules.call import Args, BoundCall, Kwargs, Op
 from ...rules.ops.matmul import linear_backward, matmul_backward
 from ...runtime.machine import forget_with_residences
 from ...runtime.traced import is_traced
+from ...sharding.layout import Layout
 from ...watch.policy import Warned
 
 aten = torch.ops.aten
@@ -89,26 +90,26 @@ _IS_SUCH = {_LINEAR: _is_layer, _MATMUL: _is_product}
 
 def _lies_right(call: BoundCall) -> bool:
     """Whether the rule of a call takes its tensors as they lie."""
-    plan = decided(call)
-    return plan.outputs is not None and all(
-        # What is added to a sum that is left pending may be a contribution to it as it lies.
-        isinstance(x, ShardedTensor)
-        and not x._form.is_special
-        and not x._layout.pending
-        and x._layout in (need, need.resolved)
-        for x, need in zip(call.tensors, plan.inputs, strict=True)
-    )
+    # What is added to a sum that is left pending may be a contribution to it as it lies.
+    return _all_lie(call, lambda layout, need: layout in (need, need.resolved))
 
 
 def _is_only_cut(call: BoundCall) -> bool:
     """Whether the rule of a call takes parts of its tensors that lie where they are needed, as of the gradient of a sum, which is whole."""
+    return _all_lie(call, _has_parts)
+
+
+def _has_parts(layout: Layout, need: Layout) -> bool:
+    """Whether each device has what it needs, and maybe more."""
+    dims = zip(layout.splits, need.splits, strict=True)
+    return layout.mesh == need.mesh and all(wanted[: len(axes)] == axes for axes, wanted in dims)
+
+
+def _all_lie(call: BoundCall, as_needed: Callable[[Layout, Layout], bool]) -> bool:
+    """Whether all tensors of a call lie somehow, given how its rule needs them."""
     plan = decided(call)
     return plan.outputs is not None and all(
-        isinstance(x, ShardedTensor)
-        and not x._form.is_special
-        and not x._layout.pending
-        and x._layout.mesh == need.mesh
-        and all(wanted[: len(axes)] == axes for axes, wanted in zip(x._layout.splits, need.splits, strict=True))
+        isinstance(x, ShardedTensor) and not x._form.is_special and not x._layout.pending and as_needed(x._layout, need)
         for x, need in zip(call.tensors, plan.inputs, strict=True)
     )
 

@@ -109,6 +109,18 @@ def test_a_repeated_write_writes_what_plain_torch_writes(name: str, spec: P) -> 
     assert not torch.equal(before.full_tensor(), plain)
 
 
+def test_what_is_written_may_be_the_plain_one() -> None:
+    given, held = numbers(4, 5), numbers(4, 5)
+    x, expected = weft.shard(given, MESH, P("dp", "tp")), held.clone()
+    for _ in range(3):
+        expected.add_(given)
+        with weft.comm_log() as log:
+            assert held.add_(x) is held
+        assert type(held) is torch.Tensor
+        torch.testing.assert_close(held, expected)
+        assert [record.kind for record in log] == ["all_gather"]
+
+
 @pytest.mark.parametrize("name", ["a mask", "a number that torch makes a tensor of", "a row", "no dims, first"])
 def test_it_is_not_looked_at_again(name: str, looked_at: list[str]) -> None:
     x = weft.shard(numbers(4, 3, 5, 5), MESH, P("dp", "tp"))

@@ -27,7 +27,7 @@ def beside_plain(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) ->
     places = [at for at, x in enumerate(call.args) if isinstance(x, torch.Tensor)]
     if len(places) != len(call.tensors) or kind.viewed is not None or plan.outputs is None:
         return None
-    if not kind.is_pure and (kind.written != (0,) or kind.outs or result is not call.args[0]):
+    if not kind.is_pure and not _writes_to_sharded(call, kind, result):
         return None
     needs = dict(zip(places, plan.inputs, strict=True))
     sharded = {at: x for at in places if isinstance(x := call.args[at], ShardedTensor)}
@@ -54,6 +54,11 @@ def beside_plain(call: BoundCall, plan: OpPlan, kind: OpKind, result: object) ->
         return again(args, kwargs)
 
     return repeat
+
+
+def _writes_to_sharded(call: BoundCall, kind: OpKind, result: object) -> bool:
+    """Whether a call writes to its first tensor, which it gives, and that is no plain one."""
+    return kind.written == (0,) and not kind.outs and result is call.args[0] and isinstance(result, ShardedTensor)
 
 
 def _says_no_dtype(plain: Sequence[torch.Tensor], sharded: Sequence[ShardedTensor]) -> bool:

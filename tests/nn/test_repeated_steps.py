@@ -12,8 +12,8 @@ from torch.nn import functional
 
 import weft
 from examples.models import gpt2
+from tests.tensor.seen import note_looks
 from weft import P
-from weft.engine import dispatch
 from weft.runtime import machine
 
 
@@ -27,15 +27,7 @@ def memory(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The calls that were looked at."""
-    seen: list[str] = []
-    at_length = dispatch._at_length
-
-    def noted(call, **how):
-        seen.append(str(call))
-        return at_length(call, **how)
-
-    monkeypatch.setattr(dispatch, "_at_length", noted)
-    return seen
+    return note_looks(monkeypatch)
 
 
 @pytest.mark.parametrize("foreach", [False, True])

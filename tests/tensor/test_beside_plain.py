@@ -9,9 +9,10 @@ import torch
 
 import weft
 from weft import P
-from weft.engine import dispatch
 from weft.runtime import machine
 from weft.runtime.machine import residence
+
+from .seen import note_looks
 
 MESH = weft.make_mesh({"dp": 2, "tp": 2})
 HOME = residence(MESH).device
@@ -28,15 +29,7 @@ def memory(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The calls that were looked at."""
-    seen: list[str] = []
-    at_length = dispatch._at_length
-
-    def noted(call, **how):
-        seen.append(str(call.func))
-        return at_length(call, **how)
-
-    monkeypatch.setattr(dispatch, "_at_length", noted)
-    return seen
+    return note_looks(monkeypatch)
 
 
 def numbers(*shape: int) -> torch.Tensor:
